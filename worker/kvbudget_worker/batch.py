@@ -44,7 +44,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One forward pass. ``copies``: (from page, to page) whole-page copies to do before it (copy on write for n > 1)."""
+    """One forward pass. ``copies``: (from page, to page) whole-page copies to do before it (one prompt, n choices)."""
 
     chunks: tuple[Chunk, ...]
     copies: tuple[tuple[int, int], ...] = ()
