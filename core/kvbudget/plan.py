@@ -49,7 +49,7 @@ class PlanBudget(Model):
 
 
 class PlanKV(Model):
-    """Geometry of the paged cache: ``pages`` can be granted, ``reserved_pages`` more are held back (worker's scratch)."""
+    """Geometry of the paged cache: ``pages`` can be granted, ``reserved_pages`` are held back (the worker's scratch)."""
 
     precision: Literal["BF16", "FP16", "FP32", "FP8E4M3", "INT8", "INT4", "NVFP4"]
     page_tokens: int

@@ -1,4 +1,4 @@
-"""The one pydantic base of every kind and of the Plan: frozen, camelCase outside, snake_case inside, nothing unknown."""
+"""The one pydantic base of every kind and of the Plan: frozen, camelCase outside, snake_case inside, no extras."""
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
