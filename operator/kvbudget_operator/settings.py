@@ -81,8 +81,9 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """``cert_dir`` set: the certificate comes from files there (``tls.crt``, ``tls.key``) and somebody else (cert-manager,
-    the user) puts the caBundle into the webhook configuration. Unset: self-signed, kept in the Secret ``secret``."""
+    """``cert_dir`` set: the certificate comes from files there (``tls.crt``, ``tls.key``) and somebody else
+    (cert-manager, the user) puts the caBundle into the webhook configuration. Unset: self-signed, kept in the Secret
+    ``secret``."""
 
     namespace: str
     service: str
