@@ -6,7 +6,8 @@
     ├── InputError            what a user gave cannot be used: field path, reason and fix
     │   ├── QuantityError     not a Kubernetes quantity
     │   ├── ShapeError        a config or header from which no model shape follows
-    │   └── WeightsError      a weights file that is missing, truncated or of a kind we do not read
+    │   ├── WeightsError      a weights file that is missing, truncated or of a kind we do not read
+    │   └── ObjectError       a manifest that its schema refuses; carries every Problem
     ├── UnsupportedError      known, but not supported by this release
     └── LedgerError           a caller broke the ledger's contract (a bug of ours, never of a user)
 
@@ -60,3 +61,11 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
+
+
+class ObjectError(InputError):
+    """A manifest that its schema refuses. ``problems`` has them all; ``str()`` is one a line."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("", "\n".join(str(problem) for problem in problems))
+        self.problems = problems

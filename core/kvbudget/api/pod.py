@@ -1,0 +1,134 @@
+"""``spec.podTemplate``: what a user adds to the worker pod."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from kvbudget.api.base import (
+    AnyObject,
+    Labels,
+    ListMap,
+    LongText,
+    ObjectName,
+    ResourceQuantity,
+    Rule,
+    ShortText,
+    SpecModel,
+)
+from kvbudget.contract import ENV_HOST, ENV_PLAN, ENV_PORT, GROUP
+
+OWN_ENV = (ENV_HOST, ENV_PLAN, ENV_PORT)
+"""Environment variables that the operator sets itself."""
+
+
+class Toleration(SpecModel):
+    """A taint that the pods tolerate, as in a pod."""
+
+    key: ShortText | None = None
+    """Key of the taint; left out: any."""
+    operator: Literal["Equal", "Exists"] | None = None
+    """Equal (the default) or Exists."""
+    value: Annotated[str, StringConstraints(max_length=63)] | None = None
+    """Value of the taint, with Equal."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Effect of the taint; left out: all."""
+    toleration_seconds: Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)] | None = None
+    """How long a NoExecute taint is tolerated; left out: for ever."""
+
+
+class Resources(SpecModel):
+    """Requests and limits of the worker's container. GPUs are added by the operator."""
+
+    requests: Annotated[dict[str, ResourceQuantity], Field(max_length=16)] | None = None
+    """What the scheduler sets aside."""
+    limits: Annotated[dict[str, ResourceQuantity], Field(max_length=16)] | None = None
+    """What the container may use at most."""
+
+
+class EnvVar(SpecModel):
+    """An environment variable of the worker, as in a pod."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "EnvIsOurs",
+            "name",
+            f"!(self.name in [{', '.join(repr(name) for name in OWN_ENV)}])",
+            f"the operator sets {', '.join(OWN_ENV)} itself; remove this entry",
+            lambda env: env.name not in OWN_ENV,
+        ),
+    )
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+    """Name of the variable."""
+    value: LongText | None = None
+    """Its value."""
+    value_from: AnyObject | None = None
+    """Where its value comes from (secretKeyRef, configMapKeyRef, fieldRef, resourceFieldRef)."""
+
+
+class Volume(SpecModel):
+    """A volume of the pod; everything but the name is passed through."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the volume."""
+
+
+class VolumeMount(SpecModel):
+    """A mount of the worker's container; what is not listed here is passed through."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    """Name of the volume."""
+    mount_path: Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+    """Where it is mounted."""
+
+
+class LocalReference(SpecModel):
+    """A Secret of the service's namespace."""
+
+    name: ObjectName
+    """Name of the Secret."""
+
+
+class PodTemplate(SpecModel):
+    """Merged into the worker pod. Where both set a field, the operator's own value wins and lists are joined."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "LabelIsOurs",
+            "labels",
+            f"!has(self.labels) || self.labels.all(key, !key.startsWith('{GROUP}/'))",
+            f"labels under {GROUP}/ are the operator's own; choose another prefix",
+            lambda pod: not any(key.startswith(f"{GROUP}/") for key in pod.labels or {}),
+        ),
+    )
+
+    labels: Labels | None = None
+    """Labels of the pods."""
+    annotations: Annotated[dict[str, LongText], Field(max_length=32)] | None = None
+    """Annotations of the pods."""
+    node_selector: Labels | None = None
+    """Labels that a node must have, beside those of the class."""
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = None
+    """Taints that the pods tolerate, beside those of the class."""
+    affinity: AnyObject | None = None
+    """Affinity, as in a pod."""
+    topology_spread_constraints: Annotated[list[AnyObject], Field(max_length=8)] | None = None
+    """Spread over nodes and zones, as in a pod."""
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of the pods."""
+    runtime_class_name: ObjectName | None = None
+    """RuntimeClass of the pods."""
+    image_pull_secrets: Annotated[list[LocalReference], ListMap("name"), Field(max_length=16)] | None = None
+    """Secrets for pulling the worker's image."""
+    resources: Resources | None = None
+    """Requests and limits of the worker's container."""
+    env: Annotated[list[EnvVar], ListMap("name"), Field(max_length=64)] | None = None
+    """Environment variables of the worker's container."""
+    volumes: Annotated[list[Volume], ListMap("name"), Field(max_length=32)] | None = None
+    """Volumes of the pod."""
+    volume_mounts: Annotated[list[VolumeMount], ListMap("mount_path"), Field(max_length=32)] | None = None
+    """Mounts of the worker's container."""
