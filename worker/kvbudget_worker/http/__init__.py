@@ -1,0 +1,1 @@
+"""The HTTP surface: OpenAI's completions and chat, token counts, health, metrics."""
