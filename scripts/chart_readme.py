@@ -92,7 +92,7 @@ def _leaves(values: Any, prefix: str = "") -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0: the README is up to date or was written; 1: ``--check`` found it stale, or a value has no comment."""
+    """Exit code 0: the README is up to date or was written; 1: it is stale (``--check``), or a value has no comment."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the README is stale")
     options = parser.parse_args(arguments)
