@@ -11,11 +11,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from kvbudget import quantity
 from kvbudget.errors import QuantityError
@@ -43,11 +47,23 @@ class Rule:
     message: str
     holds: Callable[[Any], bool]
 
+    def as_schema(self) -> dict[str, str]:
+        """The rule as an item of ``x-kubernetes-validations``."""
+        place = {"fieldPath": f".{self.field}"} if self.field and "." not in self.field else {}
+        return {"rule": self.cel, "message": self.message, "reason": "FieldValueInvalid", **place}
+
 
 class SpecModel(Model):
     """Part of a manifest. Reads ``null`` as the API server does: a field with a default takes it, others refuse it."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        made = handler.resolve_ref_schema(handler(schema))
+        if cls.rules:
+            made["x-kubernetes-validations"] = [rule.as_schema() for rule in cls.rules]
+        return made
 
     @model_validator(mode="before")
     @classmethod
@@ -81,14 +97,12 @@ class ListMap:
 
     key: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema
-
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {
-            **handler(schema["schema"]),
+            **handler(schema),
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": [to_camel(self.key)],
         }
