@@ -22,12 +22,6 @@ from itertools import count, islice
 
 import httpx
 
-WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work government number night point home water room mother "
-    "area money story fact month lot right study book eye job word business issue side kind head house service friend"
-)
-"""Words of one token each, so that a prompt's words and tokens are about the same number."""
 UNAVAILABLE_WAIT_S = 0.5
 REFUSAL_HEADERS = (
     "retry-after",
@@ -40,17 +34,17 @@ REFUSAL_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: a prompt of about ``prompt_words`` words, and exactly ``output_tokens`` tokens to generate."""
+    """One request: ``prompt_tokens`` in, exactly ``output_tokens`` out."""
 
-    prompt_words: int
+    prompt_tokens: int
     output_tokens: int
     seed: int = 0
 
-    def prompt(self) -> str:
-        """Text that no other seed shares a prefix with, so that the prefix cache does not flatter the numbers."""
+    def prompt(self) -> list[int]:
+        """Token ids that any vocabulary has. No other seed shares a prefix with them, so that the prefix cache does not
+        flatter the numbers."""
         choose = random.Random(self.seed)
-        words = WORDS.split()
-        return " ".join(choose.choice(words) for _ in range(self.prompt_words))
+        return [choose.randrange(10, 250) for _ in range(self.prompt_tokens)]
 
 
 @dataclass(slots=True)
@@ -140,7 +134,7 @@ def mixed_jobs(seed: int = 7) -> Iterator[Job]:
     kinds = (Job(24, 48), Job(120, 160), Job(24, 48), Job(120, 160), Job(24, 48), Job(600, 512))
     for number in count():
         kind = kinds[number % len(kinds)]
-        yield Job(kind.prompt_words, kind.output_tokens, seed * 1_000_003 + number)
+        yield Job(kind.prompt_tokens, kind.output_tokens, seed * 1_000_003 + number)
 
 
 async def run_load(

@@ -13,6 +13,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.waiting import eventually
+from kvbudget.contract import LABEL_SERVICE, WORKER_PORT
 
 Object = dict[str, Any]
 
@@ -162,9 +163,9 @@ class Cluster:
 
     def pods_of(self, service: str, namespace: str) -> list[Object]:
         """Worker pods of an LLMService, those that are going away included."""
-        return self.find("pods", namespace, f"kvbudget.dev/llmservice={service}")
+        return self.find("pods", namespace, f"{LABEL_SERVICE}={service}")
 
-    def metrics(self, pod: str, namespace: str, port: int = 8000) -> Mapping[str, float]:
+    def metrics(self, pod: str, namespace: str, port: int = WORKER_PORT) -> Mapping[str, float]:
         """A pod's samples by name, labels summed. Raises httpx.HTTPError where the pod does not answer."""
         answer = self.api.get(f"{_path('pods', namespace)}/{pod}:{port}/proxy/metrics")
         answer.raise_for_status()
@@ -217,7 +218,7 @@ class Cluster:
                 "spec": {
                     "type": "NodePort",
                     "selector": plain["spec"]["selector"],
-                    "ports": [{"name": "http", "port": 8000, "targetPort": 8000}],
+                    "ports": [{"name": "http", "port": WORKER_PORT, "targetPort": WORKER_PORT}],
                 },
             }
         )

@@ -1,0 +1,54 @@
+"""A service of the tiny model that answers, and one chat with any service."""
+
+import json
+from typing import Any
+
+import httpx
+
+from harness.cluster import Cluster
+from harness.tiny import Tiny
+from harness.waiting import eventually
+
+NAME = "tiny"
+READY_S = 90
+
+
+def start_tiny(cluster: Cluster, namespace: str, tiny: Tiny, **changes: Any) -> str:
+    """Applies the LLMService ``NAME``, waits until it is Ready, and returns a URL on which it answers."""
+    cluster.apply(tiny.service(NAME, namespace, **changes))
+    cluster.wait_condition(NAME, namespace, "Ready", "True", READY_S)
+    url = cluster.open_service(NAME, namespace)
+    wait_answers(url)
+    return url
+
+
+def wait_answers(url: str) -> None:
+    """kube-proxy learns of a new Service within a second or so."""
+
+    def check() -> bool:
+        try:
+            return httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success
+        except httpx.HTTPError as error:
+            raise AssertionError(str(error)) from error
+
+    eventually(check, 20, f"{url} to answer")
+
+
+def stream_chat(url: str, model: str, question: str, *, max_tokens: int = 48) -> tuple[str, int]:
+    """A greedy chat answer read from the stream, and its number of chunks with text."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        "stream": True,
+    }
+    parts: list[str] = []
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as response:
+        if not response.is_success:
+            raise AssertionError(f"HTTP {response.status_code}: {response.read().decode()}")
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                choices = json.loads(line.removeprefix("data: "))["choices"]
+                parts += [choice["delta"].get("content") or "" for choice in choices]
+    return "".join(parts), sum(bool(part) for part in parts)

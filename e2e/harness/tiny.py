@@ -1,0 +1,55 @@
+"""The tiny random model of most tests, and a class whose memory gives a pool of just the size that a test wants."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvbudget.checks import evaluate
+
+from harness import objects
+from harness.cluster import Object
+from kvbudget.api import parse_gpu_class, parse_service
+
+MAX_MODEL_LEN = 2048
+POOL_TOKENS = 8192
+PAGE_TOKENS = 16
+FOLDER = "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """``shape`` is spec.model.shape of the model that lies below ``WEIGHTS/FOLDER``."""
+
+    shape: Object
+
+    def spec(self, **changes: Any) -> dict[str, Any]:
+        """Spec of an LLMService that serves it; ``changes`` replace whole fields."""
+        return {
+            "model": {
+                "name": "tiny",
+                "source": {"pvc": {"claimName": objects.CLAIM, "path": f"/{FOLDER}"}},
+                "shape": self.shape,
+                "weightPrecision": "FP32",
+            },
+            "gpu": {"class": objects.TINY_CLASS},
+            "maxModelLen": MAX_MODEL_LEN,
+            "kvCache": {"precision": "BF16", "pageTokens": PAGE_TOKENS, "prefixCache": {"mode": "Shared"}},
+            "drain": {"timeoutSeconds": 60},
+            "engine": {"maxSequences": 64, "maxBatchedTokens": 512},
+            "podTemplate": {"resources": {"requests": {"cpu": "50m"}}},
+            **changes,
+        }
+
+    def service(self, name: str, namespace: str, **changes: Any) -> Object:
+        return objects.service(name, namespace, **self.spec(**changes))
+
+    def gpu_class(self, name: str = objects.TINY_CLASS, tokens: int = POOL_TOKENS) -> Object:
+        """A class that gives its services a pool of exactly ``tokens``: the pages, and what all else takes."""
+        gibibyte = 1 << 30
+        roomy = parse_gpu_class(objects.gpu_class(name, str(gibibyte)))
+        verdict = evaluate(parse_service(self.service("sizing", "sizing")), roomy)
+        if verdict.plan is None:
+            raise ValueError(f"the tiny model does not fit into 1 GiB: {'; '.join(map(str, verdict.errors))}")
+        budget = verdict.plan.budget
+        pages = tokens // PAGE_TOKENS + budget.reserved_pages
+        usable = budget.usable_bytes - budget.kv_bytes + pages * budget.page_bytes
+        return objects.gpu_class(name, str(-(-usable * gibibyte // budget.usable_bytes)))

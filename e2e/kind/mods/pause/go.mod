@@ -1,0 +1,3 @@
+module kvbudget/pause
+
+go 1.24.0

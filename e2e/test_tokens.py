@@ -1,0 +1,84 @@
+"""Refusal by tokens: what counts is the pages that requests reserve, not how many requests there are."""
+
+from itertools import islice
+
+import httpx
+
+from harness.cluster import Cluster
+from harness.serving import NAME, start_tiny
+from harness.tiny import MAX_MODEL_LEN, POOL_TOKENS, Tiny
+from harness.tokens import Pool, check_never_over, pools, wait_all_free
+from harness.waiting import eventually
+from loadgen import Job, load, mixed_jobs
+
+LONG = Job(prompt_tokens=48, output_tokens=MAX_MODEL_LEN - 48)
+"""Reserves exactly MAX_MODEL_LEN tokens."""
+
+
+def test_mixed_load_never_overflows_the_pool_and_gives_all_of_it_back(
+    cluster: Cluster, namespace: str, tiny: Tiny
+) -> None:
+    url = start_tiny(cluster, namespace, tiny, replicas=1)
+    sampled: list[Pool] = []
+    with load(url, NAME, islice(mixed_jobs(), 90), concurrency=90) as running:
+        while running.running:
+            sampled += pools(cluster, NAME, namespace)
+    report = running.report()
+    print(*report.lines(), sep="\n")
+
+    assert not report.errors
+    assert not report.lost
+    assert report.complete == 90
+    assert report.refused > 0
+    assert all(0 < wait_ms <= 120_000 for wait_ms in report.refusals)
+    check_never_over(sampled)
+    assert max(pool.reserved for pool in sampled) > POOL_TOKENS // 2
+    wait_all_free(cluster, NAME, namespace)
+
+
+def test_few_long_requests_are_refused_where_many_short_ones_are_not(
+    cluster: Cluster, namespace: str, tiny: Tiny
+) -> None:
+    url = start_tiny(cluster, namespace, tiny, replicas=1)
+    many = [Job(prompt_tokens=16, output_tokens=48, seed=number) for number in range(100)]
+    assert sum(job.prompt_tokens + job.output_tokens for job in many) <= POOL_TOKENS
+    with load(url, NAME, many, concurrency=len(many)) as short:
+        pass
+    assert short.report().admitted_at_once == len(many)
+
+    wait_all_free(cluster, NAME, namespace)
+    fitting = POOL_TOKENS // MAX_MODEL_LEN
+    few = [Job(LONG.prompt_tokens, LONG.output_tokens, seed=number) for number in range(fitting + 2)]
+    with load(url, NAME, few, concurrency=len(few)) as long:
+        pass
+    report = long.report()
+    assert report.admitted_at_once == fitting
+    assert report.complete == len(few)
+
+
+def test_a_request_that_never_fits_is_a_400_and_not_worth_a_retry(cluster: Cluster, namespace: str, tiny: Tiny) -> None:
+    url = start_tiny(cluster, namespace, tiny, replicas=1)
+    body = {"model": NAME, "prompt": LONG.prompt(), "max_tokens": MAX_MODEL_LEN}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=30, trust_env=False)
+    assert answer.status_code == httpx.codes.BAD_REQUEST
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_a_client_that_goes_away_gives_its_pages_back(cluster: Cluster, namespace: str, tiny: Tiny) -> None:
+    url = start_tiny(cluster, namespace, tiny, replicas=1)
+    body = {
+        "model": NAME,
+        "prompt": LONG.prompt(),
+        "max_tokens": LONG.output_tokens,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30, trust_env=False) as answer:
+        next(answer.iter_lines())
+        eventually(
+            lambda: any(pool.reserved == MAX_MODEL_LEN for pool in pools(cluster, NAME, namespace)),
+            5,
+            "the reservation to show",
+        )
+    wait_all_free(cluster, NAME, namespace)
