@@ -218,7 +218,7 @@ ResourceQuantity = Annotated[
     BeforeValidator(_number_to_text),
     AfterValidator(_any_quantity),
     _quantity_schema(
-        "type(self) == int ? self >= 0 : isQuantity(self) && quantity(self).sign() >= 0",
+        "type(self) == int ? self >= 0 : isQuantity(self) && !quantity(self).isLessThan(quantity('0'))",
         "must be a quantity and not negative, like 500m or 2Gi",
     ),
 ]
