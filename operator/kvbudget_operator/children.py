@@ -74,7 +74,7 @@ def plan_config_map(owner: Owner, plan: Plan) -> Object:
 def deployment(service: LLMService, gpu_class: GPUClass, plan: Plan, replicas: int, worker: WorkerImage) -> Object:
     """The workers. maxSurge is 0: there may be no free GPU to surge for.
 
-    What ``spec.podTemplate`` gives is added; where both set a value, ours wins, except for the CPU request of a CPU class
+    What ``spec.podTemplate`` gives is added; where both set a value, ours wins, except for a CPU class's CPU request
     and HOME and TRITON_CACHE_DIR, which are only defaults.
     """
     owner = Owner(service.metadata.name, service.metadata.namespace, service.metadata.uid)

@@ -1,6 +1,6 @@
 """Names and labels of what we make for one LLMService. Pure; every name is a function of the service's name.
 
-The schema holds an LLMService's name to a DNS label of at most 63 characters, so it is a label value and a Service's name
+The schema holds an LLMService's name to a DNS label of at most 63 characters: a label value and a Service name
 as it is.
 """
 

@@ -33,7 +33,7 @@ class Backoff:
 
     def delay(self, failures: int) -> float:
         """
-        >>> [Backoff(0.5, 5).delay(n) for n in (1, 2, 3, 4, 5, 500)]
+        >>> [Backoff(0.5, 5.0).delay(n) for n in (1, 2, 3, 4, 5, 500)]
         [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
         """
         return min(self.first * 2.0 ** min(failures - 1, 30), self.longest)
