@@ -85,11 +85,11 @@ class ModelSource(SpecModel):
     hugging_face: HuggingFaceSource | None = None
     """A Hugging Face repository. Not supported yet."""
     pvc: PVCSource | None = None
-    """A PersistentVolumeClaim."""
+    """A PersistentVolumeClaim of the service's namespace, mounted read-only."""
     image: ImageSource | None = None
     """A container image. Not supported yet."""
     host_path: HostPathSource | None = None
-    """A folder of the node."""
+    """A folder of the node; needs a namespace whose Pod Security level is privileged."""
 
 
 class ShapeSpec(SpecModel):

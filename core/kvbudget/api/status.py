@@ -49,9 +49,9 @@ class BudgetStatus(StatusModel):
     gpu_memory_bytes: Count | None = None
     """Memory of the class."""
     usable_bytes: Count | None = None
-    """memory × memoryPercent ÷ 100, for all ranks' shares together on the worst rank."""
+    """memory × memoryPercent ÷ 100."""
     weight_bytes: Count | None = None
-    """Weights."""
+    """Weights in memory."""
     activation_bytes: Count | None = None
     """Activations of the largest step."""
     graph_bytes: Count | None = None
