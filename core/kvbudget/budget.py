@@ -26,6 +26,8 @@ from typing import Final
 
 from kvbudget import layout, parameters
 from kvbudget.gpu import SPLIT_CTAS, DeviceKind, runtime_bytes
+from kvbudget.layout import KVPrecision
+from kvbudget.parameters import WeightPrecision
 from kvbudget.shape import ModelShape
 
 SAMPLER_BYTES_PER_LOGIT: Final = 14
@@ -46,8 +48,8 @@ class BudgetInput:
     memory_bytes: int
     memory_percent: int
     device: DeviceKind
-    kv_precision: str
-    weight_precision: str
+    kv_precision: KVPrecision
+    weight_precision: WeightPrecision
     page_tokens: int
     tensor_parallel: int
     pipeline_parallel: int
@@ -198,8 +200,8 @@ def sampler_bytes(shape: ModelShape, max_sequences: int) -> int:
 
 
 def prefill_bytes(shape: ModelShape, max_batched_tokens: int, *, tensor_parallel: int = 1) -> int:
-    """Peak of one layer over a full batch of prompt tokens, in 16 bits: gate, up and their product, and four rows as wide
-    as the residual stream.
+    """Peak of one layer over a full batch of prompt tokens, in 16 bits: gate, up and their product, and four rows
+    as wide as the residual stream.
 
     >>> from kvbudget.shape import BUILT_IN
     >>> prefill_bytes(BUILT_IN["SmolLM2-135M-Instruct"], 2048)

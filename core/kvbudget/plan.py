@@ -2,10 +2,17 @@
 
 import hashlib
 import json
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kvbudget.api.base import Model
+from kvbudget.api.service import DEFAULT_OUTPUT_TOKENS
+from kvbudget.budget import Budget
+from kvbudget.contract import MODEL_DIR
+from kvbudget.layout import KVPrecision
 from kvbudget.shape import ModelShape
+
+if TYPE_CHECKING:
+    from kvbudget.api import LLMService
 
 
 class PlanModel(Model):
@@ -49,9 +56,9 @@ class PlanBudget(Model):
 
 
 class PlanKV(Model):
-    """Geometry of the paged cache: ``pages`` can be granted, ``reserved_pages`` are held back (the worker's scratch)."""
+    """Geometry of the paged cache: ``pages`` can be granted, ``reserved_pages`` are held back (worker scratch)."""
 
-    precision: Literal["BF16", "FP16", "FP32", "FP8E4M3", "INT8", "INT4", "NVFP4"]
+    precision: KVPrecision
     page_tokens: int
     pages: int
     reserved_pages: int
@@ -99,3 +106,102 @@ class Plan(Model):
     def hash(self) -> str:
         """First 10 hex digits of the SHA-256 of :meth:`to_json`."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:10]
+
+
+def max_model_len(service: "LLMService", budget: Budget) -> int:
+    """``spec.maxModelLen``; where it is left out the largest that fits and that the model can do (0: nothing fits)."""
+    given = service.spec.max_model_len
+    return min(budget.tokens, budget.inputs.shape.max_position_embeddings) if given is None else given
+
+
+def make_limits(service: "LLMService", budget: Budget) -> PlanLimits:
+    """Limits of one replica in tokens. Left out, prompt and output may each be all of a sequence but one token, since
+    neither can be empty; a request that names no output gets 512 tokens, or maxOutputTokens where that is less."""
+    admission, longest = service.spec.admission, max_model_len(service, budget)
+    max_input = longest - 1 if admission.max_input_tokens is None else admission.max_input_tokens
+    max_output = longest - 1 if admission.max_output_tokens is None else admission.max_output_tokens
+    default_output = admission.default_output_tokens
+    queue = admission.queue
+    return PlanLimits(
+        max_model_len=longest,
+        max_input_tokens=max_input,
+        max_output_tokens=max_output,
+        default_output_tokens=min(DEFAULT_OUTPUT_TOKENS, max_output) if default_output is None else default_output,
+        tokens_in_flight=budget.tokens,
+        queue_tokens=0 if queue is None else queue.max_tokens,
+        queue_max_wait_seconds=0 if queue is None else queue.max_wait_seconds,
+        overload_status=admission.overload_status,
+    )
+
+
+def make_plan(service: "LLMService", resource_name: str, budget: Budget) -> Plan:
+    """The Plan of a service whose checks have passed. ``resource_name`` is the class's. A fixed point: it depends on
+    nothing that itself depends on a Plan."""
+    spec, inputs = service.spec, budget.inputs
+    limits = make_limits(service, budget)
+    return Plan(
+        service_name=service.metadata.name,
+        namespace=service.metadata.namespace,
+        model=PlanModel(
+            name=service.served_name,
+            weights_path=weights_path(service),
+            weight_precision=inputs.weight_precision,
+            shape=inputs.shape,
+        ),
+        gpu=PlanGPU(
+            class_name=spec.gpu.class_,
+            resource_name=resource_name,
+            tensor_parallel=inputs.tensor_parallel,
+            pipeline_parallel=inputs.pipeline_parallel,
+            count=inputs.tensor_parallel * inputs.pipeline_parallel,
+        ),
+        budget=plan_budget(budget, limits.max_model_len),
+        kv=PlanKV(
+            precision=inputs.kv_precision,
+            page_tokens=inputs.page_tokens,
+            pages=budget.pages,
+            reserved_pages=budget.worst.reserved_pages,
+            page_bytes=budget.worst.page_bytes,
+            prefix_cache_mode="Off" if spec.kv_cache.prefix_cache.mode == "Off" else "Shared",
+        ),
+        limits=limits,
+        engine=PlanEngine(
+            type="Bundled", max_batched_tokens=inputs.max_batched_tokens, max_sequences=inputs.max_sequences
+        ),
+        drain_timeout_seconds=spec.drain.timeout_seconds,
+    )
+
+
+def plan_budget(budget: Budget, longest: int) -> PlanBudget:
+    """The terms of the rank that decides; ``longest`` is the maxModelLen."""
+    worst = budget.worst
+    return PlanBudget(
+        gpu_memory_bytes=budget.inputs.memory_bytes,
+        usable_bytes=budget.usable_bytes,
+        weight_bytes=worst.weight_bytes,
+        activation_bytes=worst.activation_bytes,
+        graph_bytes=worst.graph_bytes,
+        runtime_bytes=worst.runtime_bytes,
+        kv_bytes=worst.kv_bytes,
+        remainder_bytes=worst.remainder_bytes,
+        page_bytes=worst.page_bytes,
+        pages=budget.pages,
+        reserved_pages=worst.reserved_pages,
+        tokens=budget.tokens,
+        kv_bytes_per_token=budget.kv_bytes_per_token,
+        sequences_at_max_len=budget.sequences(longest) if longest else 0,
+        precision=budget.inputs.kv_precision,
+    )
+
+
+def weights_path(service: "LLMService") -> str:
+    """Where the weights lie in the worker's container: a claim is mounted whole on MODEL_DIR and ``pvc.path`` leads
+    into it; a hostPath (folder or file) is mounted under its own last name. Other sources are refused
+    before there is a Plan."""
+    source = service.spec.model.source
+    path = ""
+    if source.pvc is not None:
+        path = source.pvc.path.strip("/")
+    elif source.host_path is not None:
+        path = source.host_path.path.rstrip("/").rpartition("/")[2]
+    return f"{MODEL_DIR}/{path}" if path else MODEL_DIR
