@@ -1,4 +1,4 @@
-"""Write the wanted children: server-side apply of the whole object under our own field manager, by force on what is ours.
+"""Write the wanted children: server-side apply of whole objects under our own field manager, by force on what is ours.
 
 What is not ours is never touched: a child's name that is taken by somebody else's object is an error that says so.
 """
@@ -21,9 +21,8 @@ class NameTaken(KvbudgetError):
     """A child's name belongs to an object that is not ours."""
 
     def __init__(self, ref: Ref) -> None:
-        super().__init__(
-            f"{ref} exists and does not belong to this LLMService: delete or rename it, or name the LLMService differently"
-        )
+        fix = "delete or rename it, or give the LLMService another name"
+        super().__init__(f"{ref} exists and does not belong to this LLMService: {fix}")
 
 
 class StillLeaving(KvbudgetError):

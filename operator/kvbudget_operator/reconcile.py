@@ -1,16 +1,15 @@
 """What is to be done for one LLMService, from a Snapshot alone. Pure: the same Snapshot gives the same Actions.
 
-A service that was accepted and is invalid now keeps its pods on the last accepted Plan: its Deployment's template is left
-as it is, only the number of replicas follows ``spec.replicas``.
+A service that was accepted and is invalid now keeps its pods on the last accepted Plan: its Deployment's template is
+left as it is, only the number of replicas follows ``spec.replicas``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvbudget.checks import Verdict, evaluate
-
 from kvbudget.api import GPUClass, LLMService, parse_gpu_class, parse_service
+from kvbudget.checks import Verdict, evaluate
 from kvbudget.contract import LABEL_PLAN, PLAN_FILE
 from kvbudget.errors import ObjectError, Problem
 from kvbudget.plan import Plan
@@ -30,10 +29,12 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """``plan``: the one in force, also when the service is not accepted. ``replicas``: wanted now.
+    """``problems``: errors, or warnings where accepted. ``plan``: the one in force, also of a service that is not
+    accepted. ``replicas``: wanted now.
 
-    ``set_replicas``: write this to ``spec.replicas``, which is absent. ``scale_child``: write ``replicas`` to the existing
-    Deployment and touch nothing else of it. ``apply`` in order; ``delete`` only after all of it succeeded.
+    ``set_replicas``: write this to ``spec.replicas``, which is absent, because of ``sizing``. ``scale_child``: write
+    ``replicas`` to the existing Deployment and touch nothing else of it. ``apply`` in order; ``delete`` only after all
+    of it succeeded.
     """
 
     accepted: bool
@@ -42,6 +43,7 @@ class Actions:
     replicas: int
     service: LLMService | None
     set_replicas: int | None = None
+    sizing: str = ""
     scale_child: bool = False
     apply: tuple[Object, ...] = ()
     delete: tuple[Deletion, ...] = ()
@@ -53,7 +55,7 @@ def decide(snapshot: Snapshot, worker: WorkerImage) -> Actions:
     owner = children.Owner.of(snapshot.service)
     if service is None or verdict.plan is None or verdict.errors or gpu_class is None:
         return _keep(snapshot, owner, service, verdict)
-    replicas, is_absent = _replicas(service, verdict)
+    replicas, sizing = _replicas(service, verdict)
     wanted = (
         *children.stable_children(owner, replicas),
         children.plan_config_map(owner, verdict.plan),
@@ -65,7 +67,8 @@ def decide(snapshot: Snapshot, worker: WorkerImage) -> Actions:
         plan=verdict.plan,
         replicas=replicas,
         service=service,
-        set_replicas=replicas if is_absent else None,
+        set_replicas=replicas if sizing else None,
+        sizing=sizing,
         apply=wanted,
         delete=_unwanted(snapshot, wanted, keep_plans=snapshot.plans_in_use | {verdict.plan.hash()}),
     )
@@ -118,14 +121,16 @@ def _keep(snapshot: Snapshot, owner: children.Owner, service: LLMService | None,
     )
 
 
-def _replicas(service: LLMService, verdict: Verdict) -> tuple[int, bool]:
-    """Replicas, and whether the spec does not say them yet."""
+def _replicas(service: LLMService, verdict: Verdict) -> tuple[int, str]:
+    """Replicas, and why so many; no reason where the spec says them itself."""
     spec = service.spec
     if spec.replicas is not None:
-        return spec.replicas, False
+        return spec.replicas, ""
     if spec.scaling is not None:
-        return spec.scaling.min_replicas, True
-    return (verdict.sizing.replicas if verdict.sizing else 1), True
+        return spec.scaling.min_replicas, "spec.scaling.minReplicas"
+    if verdict.sizing is not None:
+        return verdict.sizing.replicas, verdict.sizing.formula or verdict.sizing.reason
+    return 1, "no replicas, scaling or traffic in the spec"
 
 
 def _unwanted(snapshot: Snapshot, wanted: tuple[Object, ...], *, keep_plans: frozenset[str]) -> tuple[Deletion, ...]:
