@@ -108,6 +108,7 @@ class Cluster:
         try:
             done = subprocess.run(
                 command,
+                cwd=REPOSITORY,
                 env=self._env,
                 input=stdin,
                 stdout=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """A service of the tiny model that answers, and one chat with any service."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -34,8 +35,8 @@ def wait_answers(url: str) -> None:
     eventually(check, 20, f"{url} to answer")
 
 
-def stream_chat(url: str, model: str, question: str, *, max_tokens: int = 48) -> tuple[str, int]:
-    """A greedy chat answer read from the stream, and its number of chunks with text."""
+def stream_chat(url: str, model: str, question: str, *, max_tokens: int = 48) -> Iterator[str]:
+    """Texts of a greedy chat answer, as they come. Raises AssertionError where the answer is no stream."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": question}],
@@ -43,12 +44,11 @@ def stream_chat(url: str, model: str, question: str, *, max_tokens: int = 48) ->
         "max_tokens": max_tokens,
         "stream": True,
     }
-    parts: list[str] = []
     with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as response:
         if not response.is_success:
             raise AssertionError(f"HTTP {response.status_code}: {response.read().decode()}")
         for line in response.iter_lines():
             if line.startswith("data: {"):
-                choices = json.loads(line.removeprefix("data: "))["choices"]
-                parts += [choice["delta"].get("content") or "" for choice in choices]
-    return "".join(parts), sum(bool(part) for part in parts)
+                for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                    if text := choice["delta"].get("content"):
+                        yield text

@@ -81,7 +81,7 @@ pack() { # IMAGE: a one-layer image of our binary of the same name
     for link in ip{,6}tables{,-save,-restore}; do ln -s xtables-nft-multi "$tree/usr/sbin/$link"; done
     ln -s /bin/kmod "$tree/usr/sbin/modprobe"
   fi
-  tar -C "$tree" --numeric-owner --owner=0 --group=0 -c . | docker import -q --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
+  tar -C "$tree" --numeric-owner --owner=0 --group=0 -c . | docker import --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
     "${change[@]}" - "$image" >/dev/null
 }
 for image in "${wanted[@]}"; do pack "$image"; done
@@ -110,8 +110,9 @@ docker save "${wanted[@]}" | ctr -a "$state/s" -n k8s.io images import --all-pla
 docker rmi "${wanted[@]}" >/dev/null # they were only on the way
 kill $preload
 wait $preload || true
+trap 'rm -rf "$work"' EXIT
 
 step "node image: docker import"
 tar -C "$R" --numeric-owner --one-file-system -c --exclude='./dev/*' --exclude='./proc/*' --exclude='./sys/*' . |
-  docker import -q --change 'ENTRYPOINT ["/usr/local/bin/entrypoint","/sbin/init"]' --change 'ENV container=docker' - "$IMAGE" >/dev/null
+  docker import --change 'ENTRYPOINT ["/usr/local/bin/entrypoint","/sbin/init"]' --change 'ENV container=docker' - "$IMAGE" >/dev/null
 step "node image: $IMAGE"
