@@ -1,0 +1,1 @@
+"""The llama-family decoder: config, parameters, forward pass."""
