@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Memory:
-    state: ScalingState = ScalingState()
+    state: ScalingState = field(default_factory=ScalingState)
     decisions: list[DecisionStatus] = field(default_factory=list)
 
 

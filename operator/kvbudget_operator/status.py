@@ -87,7 +87,7 @@ def body(snapshot: Snapshot, status: LLMServiceStatus) -> dict[str, Any]:
 
 
 def notices(old: LLMServiceStatus, new: LLMServiceStatus) -> tuple[Notice, ...]:
-    """Events for the transitions that somebody may want to be told about. A service that starts is not told to be down."""
+    """Events for the transitions that somebody may want to be told about; not that a new service is down."""
     found: list[Notice] = []
     for after in new.conditions:
         before = conditions.find(old.conditions, after.type)
