@@ -17,8 +17,9 @@ class DeviceThread:
     """
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="device", daemon=True).start()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="device", daemon=True)
+        self._thread.start()
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
         """Awaits ``call(*args)``; whatever it raises is raised here. A cancelled caller does not stop the call."""
@@ -49,6 +50,12 @@ class DeviceThread:
         self._jobs.put(job)
         return await future
 
+    def close(self, timeout_seconds: float) -> bool:
+        """Ends the thread after what it is doing; False if that takes longer than the timeout."""
+        self._jobs.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
     def _work(self) -> None:
-        while True:
-            self._jobs.get()()
+        while (job := self._jobs.get()) is not None:
+            job()

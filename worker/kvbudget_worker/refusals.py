@@ -169,6 +169,11 @@ def engine_dead(request_id: str, why: str) -> Refusal:
     return Refusal(503, UNAVAILABLE, message, "engine_dead", None, headers)
 
 
+def internal_error() -> Refusal:
+    """500: a bug of ours; the log has the trace."""
+    return Refusal(500, "internal_error", "this request failed inside the worker; its log says why", "internal_error")
+
+
 def seconds(ms: int) -> str:
     """``1500`` → ``1.5s``."""
     return f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
