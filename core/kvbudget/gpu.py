@@ -58,9 +58,9 @@ does not say how many a device has; 160 is above every current one, so the works
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One GPU type as a GPUClass would describe it. ``memory_mib`` is what CUDA reports, not what the box says."""
+    """One GPU type as a GPUClass would describe it. ``memory`` (a quantity) is what CUDA reports, not what the box says."""
 
-    memory_mib: int
+    memory: str
     compute_capability: str
     memory_bandwidth: str
     has_fp8: bool
@@ -74,7 +74,7 @@ class CatalogueEntry:
             "kind": "GPUClass",
             "metadata": {"name": name},
             "spec": {
-                "memory": f"{self.memory_mib}Mi",
+                "memory": self.memory,
                 "resourceName": "nvidia.com/gpu",
                 "computeCapability": self.compute_capability,
                 "memoryBandwidth": self.memory_bandwidth,
@@ -85,13 +85,13 @@ class CatalogueEntry:
 
 
 CATALOGUE: Final[dict[str, CatalogueEntry]] = {
-    "h100-80gb": CatalogueEntry(81089, "9.0", "3350G", True),
-    "h200-141gb": CatalogueEntry(143165, "9.0", "4800G", True),
-    "a100-80gb": CatalogueEntry(81038, "8.0", "2039G", False),
-    "a100-40gb": CatalogueEntry(40338, "8.0", "1555G", False),
-    "l40s-48gb": CatalogueEntry(45457, "8.9", "864G", True),
-    "l4-24gb": CatalogueEntry(22478, "8.9", "300G", True),
-    "a10-24gb": CatalogueEntry(22515, "8.6", "600G", False),
+    "h100-80gb": CatalogueEntry("85028077568", "9.0", "3350G", True),
+    "h200-141gb": CatalogueEntry("143165Mi", "9.0", "4800G", True),
+    "a100-80gb": CatalogueEntry("81038Mi", "8.0", "2039G", False),
+    "a100-40gb": CatalogueEntry("40338Mi", "8.0", "1555G", False),
+    "l40s-48gb": CatalogueEntry("45457Mi", "8.9", "864G", True),
+    "l4-24gb": CatalogueEntry("22478Mi", "8.9", "300G", True),
+    "a10-24gb": CatalogueEntry("22515Mi", "8.6", "600G", False),
 }
 """Classes that the command line knows. Memory is the lowest figure seen in public logs for the type; driver and ECC
 move it by up to 0.2 GiB, so a GPUClass with the figure of your own devices is better."""

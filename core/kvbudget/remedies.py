@@ -73,7 +73,7 @@ def _remedies(service: LLMService, gpu_class: GPUClass, budget: Budget, goal: in
             yield Remedy(f"gpu.tensorParallel {ranks}", (("spec.gpu.tensorParallel", ranks),), False)
             break
     memory = budget.memory_to_hold(goal)
-    yield Remedy(f"a class with {_rounded_up(memory)} of memory", (("class:spec.memory", str(memory)),), served)
+    yield Remedy(f"a class with ≥ {_rounded_up(memory)} of memory", (("class:spec.memory", str(memory)),), served)
 
 
 def _longest(budget: Budget) -> int:

@@ -1,0 +1,63 @@
+"""YAML text → manifests, with the same strictness as ``kubectl apply --validate=strict``: no key twice.
+
+Needs PyYAML (extra ``[cli]``), imported where it is used.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kvbudget.errors import InputError
+
+
+def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
+    """Every object in a YAML (or JSON) stream; the items of a ``List`` one by one; empty documents are left out.
+
+    Raises :class:`InputError` naming ``path`` and the line.
+
+    >>> read_manifests("kind: A\\n---\\n---\\nkind: List\\nitems: [{kind: B}]", "x.yaml")
+    [{'kind': 'A'}, {'kind': 'B'}]
+    """
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        """Refuses a key that occurs twice, which YAML forbids and PyYAML lets pass."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key_node, _ in node.value:
+                if key_node.tag != "tag:yaml.org,2002:merge" and key_node.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key_node.value!r} occurs twice", key_node.start_mark
+                    )
+                if isinstance(key_node.value, str):
+                    seen.add(key_node.value)
+            return super().construct_mapping(node, deep)
+
+    try:
+        documents = list(yaml.load_all(text, Loader=Strict))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InputError(path, f"is not YAML: {where}{error.problem or 'cannot be read'}; correct that line") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: dates and numbers out of range; RecursionError: nesting without end.
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(path, f"is not YAML: {first}; give a Kubernetes manifest") from None
+    return list(_objects(documents, path))
+
+
+def _objects(documents: list[Any], path: str) -> Iterator[dict[str, Any]]:
+    for number, document in enumerate(documents, start=1):
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            reason = f"document {number} is a {_KINDS.get(type(document), type(document).__name__)}, not an object"
+            raise InputError(path, f"{reason}; give a Kubernetes manifest")
+        items = document.get("items")
+        if document.get("kind") == "List" and isinstance(items, list):
+            yield from _objects(items, path)
+        else:
+            yield document
+
+
+_KINDS = {str: "text", list: "list", int: "number", float: "number", bool: "boolean"}
