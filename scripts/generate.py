@@ -134,7 +134,7 @@ def _range(field: dict[str, Any]) -> str:
 
 def _rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
     for rule in schema.get("x-kubernetes-validations", []):
-        yield (path + rule.get("fieldPath", "")).lstrip(".") or "metadata.name", rule["message"]
+        yield (path + rule.get("fieldPath", "")).lstrip("."), rule["message"]
     for name, field in schema.get("properties", {}).items():
         yield from _rules(field, f"{path}.{name}")
     if "items" in schema:

@@ -99,7 +99,8 @@ def _crd(
     properties = schema["properties"]
     for name in ("apiVersion", "kind"):
         properties[name] = {"type": "string", "description": properties[name]["description"]}
-    properties["metadata"] = {"type": "object"}
+    # The name is all that a schema may say of metadata; named here, a rule can point at it.
+    properties["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     if "status" in properties:
         properties["status"] = _without_defaults(properties["status"])
     # The API server itself asks for apiVersion, kind and metadata, in its own words.

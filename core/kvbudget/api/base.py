@@ -49,12 +49,12 @@ class Rule:
 
     def as_schema(self) -> dict[str, str]:
         """The rule as an item of ``x-kubernetes-validations``."""
-        place = {"fieldPath": f".{self.field}"} if self.field and "." not in self.field else {}
+        place = {"fieldPath": f".{self.field}"} if self.field else {}
         return {"rule": self.cel, "message": self.message, "reason": "FieldValueInvalid", **place}
 
 
 class SpecModel(Model):
-    """Part of a manifest. Reads ``null`` as the API server does: a field with a default takes it, others refuse it."""
+    """Part of a manifest. A field that is ``null`` counts as left out, as the API server has it."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
 
@@ -67,22 +67,11 @@ class SpecModel(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_null(cls, data: Any) -> Any:
+    def _leave_out_null(cls, data: Any) -> Any:
         if not isinstance(data, dict) or None not in data.values():
             return data
-        defaults = {field.alias or name: field.default for name, field in cls.model_fields.items()}
-        kept = {key: value for key, value in data.items() if value is not None or defaults.get(key) is None}
-        return {key: NULL if value is None else value for key, value in kept.items()}
-
-
-class Null:
-    """Stands for a ``null`` that no field accepts, so that the field itself reports it."""
-
-    def __repr__(self) -> str:
-        return "null"
-
-
-NULL = Null()
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
 
 
 class StatusModel(Model):
@@ -137,9 +126,12 @@ ObjectName = Annotated[
 """Name of a Kubernetes object (DNS subdomain)."""
 AbsolutePath = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=r"^/[A-Za-z0-9._@+=/-]*$")]
 """Absolute POSIX path without blanks."""
-LabelKey = str
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
-Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
+LeaveOutNull = BeforeValidator(
+    lambda data: {key: item for key, item in data.items() if item is not None} if isinstance(data, dict) else data
+)
+"""Marks a map whose ``null`` entries count as left out."""
+Labels = Annotated[dict[str, LabelValue], Field(max_length=32), LeaveOutNull]
 ShortText = Annotated[str, StringConstraints(max_length=256)]
 LongText = Annotated[str, StringConstraints(max_length=32768)]
 AnyObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]

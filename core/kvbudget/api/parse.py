@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kvbudget.api.base import NULL, SpecModel
+from kvbudget.api.base import SpecModel
 from kvbudget.api.gpuclass import GPUClass
 from kvbudget.api.service import LLMService
 from kvbudget.errors import ObjectError, Problem
@@ -137,7 +137,7 @@ def model_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _shown(value: object) -> str:
-    if value is NULL:
+    if value is None:
         return "null"
     if isinstance(value, Mapping):
         return "an object"

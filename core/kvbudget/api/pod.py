@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from kvbudget.api.base import (
     AnyObject,
     Labels,
+    LeaveOutNull,
     ListMap,
     LongText,
     ObjectName,
@@ -39,9 +40,9 @@ class Toleration(SpecModel):
 class Resources(SpecModel):
     """Requests and limits of the worker's container. GPUs are added by the operator."""
 
-    requests: Annotated[dict[str, ResourceQuantity], Field(max_length=16)] | None = None
+    requests: Annotated[dict[str, ResourceQuantity], Field(max_length=16), LeaveOutNull] | None = None
     """What the scheduler sets aside."""
-    limits: Annotated[dict[str, ResourceQuantity], Field(max_length=16)] | None = None
+    limits: Annotated[dict[str, ResourceQuantity], Field(max_length=16), LeaveOutNull] | None = None
     """What the container may use at most."""
 
 
@@ -108,7 +109,7 @@ class PodTemplate(SpecModel):
 
     labels: Labels | None = None
     """Labels of the pods."""
-    annotations: Annotated[dict[str, LongText], Field(max_length=32)] | None = None
+    annotations: Annotated[dict[str, LongText], Field(max_length=32), LeaveOutNull] | None = None
     """Annotations of the pods."""
     node_selector: Labels | None = None
     """Labels that a node must have, beside those of the class."""

@@ -250,7 +250,7 @@ class LLMService(SpecModel):
             "NameNotALabel",
             "metadata.name",
             "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')",
-            "names a Service too: use at most 63 of a-z, 0-9 and '-', beginning with a letter",
+            "the name of an LLMService names a Service too: use at most 63 of a-z, 0-9 and '-', a letter first",
             lambda service: not service.metadata.name or _DNS_LABEL.fullmatch(service.metadata.name) is not None,
         ),
     )
