@@ -9,7 +9,7 @@ from kvbudget_worker.batch import Sampled, StepBatch
 from kvbudget_worker.blocks import BlockPool
 from kvbudget_worker.requests import Request
 
-VOCAB = 5
+VOCAB = 4
 
 
 def prefix_hashes(tokens: tuple[int, ...]) -> list[int]:
@@ -45,6 +45,7 @@ class MemoryRunner:
         self.max_batched_tokens = max_batched_tokens
         self.max_sequences = max_sequences
         self.slots: dict[tuple[int, int], int] = {}
+        self.before: dict[int, int] = {}
 
     def step(self, batch: StepBatch) -> list[Sampled]:
         assert batch.chunks
@@ -59,34 +60,27 @@ class MemoryRunner:
         }
         self.slots.update({where: what for where, what in copied.items() if what is not None})
         written: set[tuple[int, int]] = set()
-        hashes: dict[int, int] = {}
+        last: dict[int, int] = {}
         for chunk in batch.chunks:
-            before = 0 if chunk.start == 0 else self.slots[self._slot(chunk.pages, chunk.start - 1)]
+            before = self.slots[self._slot(chunk.pages, chunk.start - 1)] if chunk.start else 0
             for position, token in enumerate(chunk.token_ids, chunk.start):
-                before = hash((before, token))
                 where = self._slot(chunk.pages, position)
-                assert self.pool.refs(where[0]) == 1, "wrote to a page that somebody else holds"
-                assert where not in written
+                assert where not in written, "two tokens in one slot"
                 written.add(where)
-                self.slots[where] = before
-            hashes[chunk.seq_id] = before
-        sampled = []
+                self.before[hash((before, token))] = before
+                before = self.slots[where] = hash((before, token))
+            last[chunk.seq_id] = before
         for chunk in batch.chunks:
-            # Attention reads every position from the cache: all of them must belong to this sequence's prefix.
-            stop = chunk.start + len(chunk.token_ids)
-            seen = [self.slots[self._slot(chunk.pages, position)] for position in range(stop)]
-            assert prefix_hashes(chunk.token_ids)[-1:] == seen[-1:] or chunk.start > 0
-            for earlier, token, here in zip(
-                seen[chunk.start - 1 :] if chunk.start else [0, *seen],
-                chunk.token_ids,
-                seen[chunk.start :],
-                strict=False,
-            ):
-                assert hash((earlier, token)) == here
-            if chunk.sample:
-                token = next_token(hashes[chunk.seq_id], chunk.params.seed, chunk.banned_ids)
-                sampled.append(Sampled(chunk.seq_id, token))
-        return sampled
+            # Attention reads every position from the cache: together they must be one prefix, this sequence's.
+            expected = last[chunk.seq_id]
+            for position in reversed(range(chunk.start + len(chunk.token_ids))):
+                assert self.slots[self._slot(chunk.pages, position)] == expected, "read another sequence's token"
+                expected = self.before[expected]
+        return [
+            Sampled(chunk.seq_id, next_token(last[chunk.seq_id], chunk.params.seed, chunk.banned_ids))
+            for chunk in batch.chunks
+            if chunk.sample
+        ]
 
     def _slot(self, pages: tuple[int, ...], position: int) -> tuple[int, int]:
         page = pages[position // self.pool.page_tokens]
