@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import kubernetes.client
 import kubernetes.config
@@ -72,7 +72,7 @@ class Ref:
         >>> Ref("apps/v1", "Deployment", "demo", "chat").path
         '/apis/apps/v1/namespaces/demo/deployments/chat'
         """
-        return f"{self.collection}/{self.name}"
+        return f"{self.collection}/{quote(self.name, safe='')}"
 
     @property
     def collection(self) -> str:

@@ -1,4 +1,4 @@
-"""The shell around the pure parts: snapshot → decide → apply → status, one service at a time, and the loops that feed it.
+"""The shell around the pure parts: snapshot → decide → apply → status of one service, and the loops that feed it.
 
 Nothing here is a decision. What is remembered between reconciles is only to write less: losing it changes nothing.
 """
@@ -34,8 +34,8 @@ _CONFLICT_SECONDS = 0.2
 
 @dataclass
 class _View:
-    """What was last made of one service. ``seen`` is the resourceVersion from which ``written`` was made: while the watch
-    still shows it, ``written`` is the newer status."""
+    """What was last made of one service. ``seen`` is the resourceVersion from which ``written`` was made: while the
+    watch still shows it, ``written`` is the newer status."""
 
     uid: str
     actions: Actions
