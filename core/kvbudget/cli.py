@@ -9,13 +9,13 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kvbudget.api import GPUClass, LLMService, parse_gpu_class, parse_service
 from kvbudget.checks import Verdict, evaluate
 from kvbudget.crd import crds, to_yaml
-from kvbudget.errors import InputError, ObjectError
+from kvbudget.errors import InputError, ObjectError, Problem
 from kvbudget.explain import as_json, explain
 from kvbudget.gpu import CATALOGUE
 from kvbudget.manifests import read_manifests
@@ -32,8 +32,8 @@ MAX_INPUT_BYTES: Final = 4 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What the files hold. ``services``: (file, raw manifest), since ``--config`` may still add a shape; ``other_kinds``
-    are named in the message where no service is among them."""
+    """What the files hold. ``services``: (file, raw manifest), since ``--config`` may still add a shape. The
+    ``other_kinds`` are named where no service is among them."""
 
     services: tuple[tuple[str, dict[str, Any]], ...]
     gpu_classes: dict[str, GPUClass]
@@ -130,7 +130,11 @@ def _plan(paths: tuple[str, ...], config: str | None) -> Iterator[tuple[Verdict,
         with _naming(path, manifest):
             service = parse_service(manifest if shape is None else _with_shape(manifest, shape))
         gpu_class = _gpu_class(service.spec.gpu.class_, documents)
-        yield evaluate(service, gpu_class, apply=False), service, gpu_class
+        verdict = evaluate(service, gpu_class, apply=False)
+        if gpu_class is None:
+            hint = f"put the GPUClass into a file, or use a class of the catalogue: {', '.join(CATALOGUE)}"
+            verdict = replace(verdict, notes=(*verdict.notes, Problem("spec.gpu.class", hint, "Catalogue")))
+        yield verdict, service, gpu_class
 
 
 def _documents(paths: tuple[str, ...]) -> Documents:

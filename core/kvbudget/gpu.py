@@ -58,7 +58,7 @@ does not say how many a device has; 160 is above every current one, so the works
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One GPU type as a GPUClass would describe it. ``memory`` (a quantity) is what CUDA reports, not what the box says."""
+    """One GPU type as a GPUClass would describe it; ``memory`` (a quantity) is what CUDA reports, not the box."""
 
     memory: str
     compute_capability: str

@@ -25,12 +25,12 @@ def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen = set()
             for key_node, _ in node.value:
-                if key_node.tag != "tag:yaml.org,2002:merge" and key_node.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key_node.value!r} occurs twice", key_node.start_mark
-                    )
-                if isinstance(key_node.value, str):
-                    seen.add(key_node.value)
+                if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if key_node.value in seen:
+                    problem = f"the key {key_node.value!r} occurs twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+                seen.add(key_node.value)
             return super().construct_mapping(node, deep)
 
     try:

@@ -253,7 +253,7 @@ def _refuse_other_kinds(config: dict[str, object], path: str) -> None:
     for key, kind in _REFUSED_KEYS:
         value = config.get(key)
         if value not in (None, False, 0, [], {}) and not (key.startswith(("num_", "n_")) and value == 1):
-            raise ShapeError(path, f"{key} is {_short(value)}: {kind} is not supported yet; serve a dense decoder")
+            raise ShapeError(path, f"{key} is {_short(value)} ({kind}): not supported yet; serve a dense decoder")
     layer_types = config.get("layer_types")
     if isinstance(layer_types, list):
         other = sorted({str(t) for t in layer_types if t != "full_attention"})
@@ -264,7 +264,7 @@ def _refuse_other_kinds(config: dict[str, object], path: str) -> None:
     used = config.get("use_sliding_window") is not False and not isinstance(layer_types, list)
     length = config.get("max_position_embeddings")
     if used and isinstance(window, int) and not (isinstance(length, int) and window >= length):
-        reason = f"sliding_window is {window}: sliding-window attention is not supported yet; serve a dense decoder"
+        reason = f"sliding_window is {window} (sliding-window attention): not supported yet; serve a dense decoder"
         raise ShapeError(path, reason)
     model_type = config.get("model_type")
     if model_type not in _DENSE_TYPES:
