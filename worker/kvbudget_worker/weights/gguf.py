@@ -80,10 +80,12 @@ class GGUFFile:
             raise UnsupportedError(str(self.path), f"GGUF version {version} is not supported; 2 and 3 are")
         tensor_count, key_count = self._scalar("<Q"), self._scalar("<Q")
         metadata = {self._string(): self._value(self._scalar("<I")) for _ in range(key_count)}
-        found = [(self._string(), *self._tensor_entry()) for _ in range(tensor_count)]
-        alignment = int(metadata.get("general.alignment", 32))
+        found = [(self._string(), self._tensor_entry()) for _ in range(tensor_count)]
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise WeightsError(str(self.path), f"alignment {alignment!r}: {_DAMAGED}")
         data = -(-self._at // alignment) * alignment
-        return metadata, {name: self._info(name, *entry, data) for name, *entry in found}
+        return metadata, {name: self._info(name, *entry, data) for name, entry in found}
 
     def _tensor_entry(self) -> tuple[tuple[int, ...], int, int]:
         dims = tuple(self._scalar("<Q") for _ in range(self._scalar("<I")))

@@ -114,10 +114,10 @@ class _Keys:
         return self._file.metadata.get(f"{self._prefix}.{key}", default)
 
     def whole(self, key: str, default: int = 0) -> int:
-        value = self.raw(key, default)
+        value: Any = self.raw(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ShapeError(f"{self._file.path}: {self._prefix}.{key}", f"is {value!r}: the header is incomplete")
-        return value
+        return int(value)
 
     def number(self, key: str, default: float) -> float:
         value = self.raw(key, default)

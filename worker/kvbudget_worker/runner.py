@@ -1,0 +1,107 @@
+"""One model on one device: turns a scheduled step into sampled tokens."""
+
+from pathlib import Path
+
+import torch
+
+from kvbudget.errors import UnsupportedError
+from kvbudget.plan import Plan, PlanKV
+from kvbudget_worker.attention import PagedCache, TorchAttention, kv_dtype
+from kvbudget_worker.attention.torch_backend import StepPlan
+from kvbudget_worker.batch import Sampled, StepBatch
+from kvbudget_worker.device import free_bytes, limit_threads, pick_device
+from kvbudget_worker.model.config import ModelConfig, check_shape
+from kvbudget_worker.model.decoder import Decoder
+from kvbudget_worker.model.parameters import Parameters, load_parameters
+from kvbudget_worker.sampling import Sampler
+from kvbudget_worker.weights import open_checkpoint
+
+WEIGHT_DTYPES = {"BF16": torch.bfloat16, "FP16": torch.float16, "FP32": torch.float32}
+
+
+class Runner:
+    """See the module. ``step`` belongs to one thread; the facts are plain values."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        kv: PlanKV,
+        *,
+        max_model_len: int,
+        compute_dtype: torch.dtype,
+        sampling_seed: int | None = None,
+    ) -> None:
+        device = parameters.embedding.device
+        self.cache = PagedCache(
+            layers=config.layers,
+            pages=kv.pages,
+            kv_heads=config.kv_heads,
+            page_tokens=kv.page_tokens,
+            head_dim=config.head_dim,
+            dtype=kv_dtype(kv.precision),
+            device=device,
+        )
+        self._attention = TorchAttention(self.cache, config.attention_heads, compute_dtype)
+        self._decoder: Decoder[StepPlan] = Decoder(config, parameters, self._attention, max_model_len, compute_dtype)
+        self._sampler = Sampler(sampling_seed)
+        self._device = device
+        self.device = device.type
+        self.weight_bytes = parameters.nbytes
+        self.page_bytes = self.cache.page_bytes
+        self.pages = self.cache.pages
+        self.free_bytes = free_bytes(device)
+        self.eos_ids = config.eos_ids
+        self.vocab_size = config.vocab_size
+
+    @classmethod
+    def load(cls, plan: Plan, device: str | None) -> "Runner":
+        """Load what ``plan`` names onto ``device`` (the value of KVBUDGET_DEVICE; None: choose).
+
+        Raises WeightsError, ShapeError, UnsupportedError or InputError, each with a path and the fix."""
+        place = pick_device(plan.gpu.resource_name, device)
+        if place.type == "cpu":
+            limit_threads()
+        kv_dtype(plan.kv.precision)
+        dtype = _weight_dtype(plan.model.weight_precision)
+        checkpoint = open_checkpoint(Path(plan.model.weights_path))
+        check_shape(checkpoint.config, plan.model.shape, checkpoint.path)
+        parameters = load_parameters(checkpoint, dtype, place)
+        return cls(
+            checkpoint.config,
+            parameters,
+            plan.kv,
+            max_model_len=plan.limits.max_model_len,
+            compute_dtype=torch.float32 if place.type == "cpu" else dtype,
+        )
+
+    @torch.inference_mode()
+    def step(self, batch: StepBatch) -> list[Sampled]:
+        """Compute one step. Blocking. One result per chunk with ``sample``, in the batch's order."""
+        self.cache.copy_pages(batch.copies)
+        if not batch.chunks:
+            return []
+        tokens: list[int] = []
+        positions: list[int] = []
+        rows: list[int] = []
+        for chunk in batch.chunks:
+            tokens.extend(chunk.token_ids)
+            positions.extend(range(chunk.start, chunk.start + len(chunk.token_ids)))
+            if chunk.sample:
+                rows.append(len(tokens) - 1)
+        logits = self._decoder.forward(
+            self._indices(tokens), self._indices(positions), self._indices(rows), self._attention.plan(batch.chunks)
+        )
+        return self._sampler.sample(logits, [c for c in batch.chunks if c.sample])
+
+    def _indices(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _weight_dtype(precision: str) -> torch.dtype:
+    try:
+        return WEIGHT_DTYPES[precision]
+    except KeyError:
+        raise UnsupportedError(
+            "spec.model.weightPrecision", f"{precision} is not served yet: use {', '.join(WEIGHT_DTYPES)}"
+        ) from None
