@@ -237,8 +237,9 @@ def _bounds(policy: ScalingPolicy) -> str:
 
 
 def _arithmetic(demand: _Demand, policy: ScalingPolicy) -> str:
+    wanted = demand.replicas_at(policy.target_percent)
     return (
         f"{demand.tokens} tokens demanded ({demand.held_tokens} held, {demand.queued_tokens} queued, "
         f"{demand.refused_tokens} refused) ÷ ({demand.tokens_per_replica} per replica × {policy.target_percent}%) = "
-        f"{demand.replicas_at(policy.target_percent)} replicas"
+        f"{wanted} replica{'' if wanted == 1 else 's'}"
     )
