@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvbudget import layout
 from kvbudget.shape import BUILT_IN, ModelShape
 
