@@ -172,6 +172,12 @@ BAD = (
     _spec(
         "a field that no variable has", "spec.podTemplate.env[0].val", {"podTemplate.env": [{"name": "A", "val": ""}]}
     ),
+    _spec("our own volume", "spec.podTemplate.volumes[0].name", {"podTemplate.volumes": [{"name": "kvbudget-tmp"}]}),
+    _spec(
+        "our own mount",
+        "spec.podTemplate.volumeMounts[0].mountPath",
+        {"podTemplate.volumeMounts": [{"name": "a", "mountPath": "/tmp"}]},
+    ),
     _spec("a volume without a name", "spec.podTemplate.volumes[0].name", {"podTemplate.volumes": [{"emptyDir": {}}]}),
     _spec(
         "an unknown effect", "spec.podTemplate.tolerations[0].effect", {"podTemplate.tolerations": [{"effect": "No"}]}

@@ -16,10 +16,18 @@ from kvbudget.api.base import (
     ShortText,
     SpecModel,
 )
-from kvbudget.contract import ENV_HOST, ENV_PLAN, ENV_PORT, GROUP
+from kvbudget.contract import ENV_HOST, ENV_PLAN, ENV_PORT, GROUP, MODEL_DIR, PLAN_DIR
 
 OWN_ENV = (ENV_HOST, ENV_PLAN, ENV_PORT)
-"""Environment variables that the operator sets itself."""
+"""Environment variables that a user must not set: the operator, its probes and its Service rely on them."""
+OWN_VOLUMES = "kvbudget-"
+"""Beginning of the names of the operator's own volumes."""
+OWN_MOUNTS = (PLAN_DIR, MODEL_DIR, "/tmp", "/dev/shm")
+"""Where the operator mounts them."""
+
+
+def _cel_list(values: tuple[str, ...]) -> str:
+    return f"[{', '.join(repr(value) for value in values)}]"
 
 
 class Toleration(SpecModel):
@@ -53,8 +61,8 @@ class EnvVar(SpecModel):
         Rule(
             "EnvIsOurs",
             "name",
-            f"!(self.name in [{', '.join(repr(name) for name in OWN_ENV)}])",
-            f"the operator sets {', '.join(OWN_ENV)} itself; remove this entry",
+            f"!(self.name in {_cel_list(OWN_ENV)})",
+            f"{', '.join(OWN_ENV)} are the operator's own; remove this entry",
             lambda env: env.name not in OWN_ENV,
         ),
     )
@@ -71,6 +79,15 @@ class Volume(SpecModel):
     """A volume of the pod; everything but the name is passed through."""
 
     model_config = ConfigDict(extra="allow")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "VolumeIsOurs",
+            "name",
+            f"!self.name.startsWith('{OWN_VOLUMES}')",
+            f"names that begin with {OWN_VOLUMES} are the operator's own; choose another",
+            lambda volume: not volume.name.startswith(OWN_VOLUMES),
+        ),
+    )
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     """Name of the volume."""
@@ -80,6 +97,15 @@ class VolumeMount(SpecModel):
     """A mount of the worker's container; what is not listed here is passed through."""
 
     model_config = ConfigDict(extra="allow")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "MountIsOurs",
+            "mountPath",
+            f"!(self.mountPath in {_cel_list(OWN_MOUNTS)})",
+            f"{', '.join(OWN_MOUNTS)} are mounted by the operator; choose another path",
+            lambda mount: mount.mount_path not in OWN_MOUNTS,
+        ),
+    )
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
     """Name of the volume."""
