@@ -3,24 +3,16 @@
 from pathlib import Path
 
 from kvbudget import contract
-from kvbudget.errors import InputError
 from kvbudget.plan import Plan
 from kvbudget_worker.server import Loaded
 from kvbudget_worker.tokenizer import Tokenizer
 
 
 def load_model(plan: Plan, device: str | None) -> Loaded:
-    """Weights, page pool and tokenizer. Blocking. Raises WeightsError, ShapeError and InputError with the fix."""
-    import torch
-
+    """Weights, page pool and tokenizer. Blocking. Raises WeightsError, ShapeError, UnsupportedError or InputError,
+    each with the fix."""
     from kvbudget_worker.runner import Runner
 
-    if device is None and plan.gpu.resource_name != "cpu" and not torch.cuda.is_available():
-        raise InputError(
-            contract.ENV_DEVICE,
-            f"the pod holds {plan.gpu.resource_name} but no device is found: check the driver and the container "
-            f"runtime of this node, or set {contract.ENV_DEVICE}=cpu to serve on the CPU",
-        )
     tokenizer = Tokenizer.load(Path(plan.model.weights_path))
     runner = Runner.load(plan, device)
     measured = {

@@ -18,9 +18,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as FastTokenizer
 
 from kvbudget.errors import InputError, UnsupportedError, WeightsError
-from kvbudget_worker.weights import find_gguf
-from kvbudget_worker.weights.gguf import GGUFFile
-from kvbudget_worker.weights.gguf_tokenizer import rebuild
 
 _CONFIG_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -54,6 +51,11 @@ class Tokenizer:
     def load(cls, path: Path | str) -> "Tokenizer":
         """From a folder with tokenizer.json (and tokenizer_config.json, chat_template.jinja), a GGUF file, or a folder
         with one. Raises WeightsError with the path and the fix."""
+        # These import torch, which takes seconds; the worker answers HTTP before that.
+        from kvbudget_worker.weights import find_gguf
+        from kvbudget_worker.weights.gguf import GGUFFile
+        from kvbudget_worker.weights.gguf_tokenizer import rebuild
+
         path = Path(path)
         file = path / "tokenizer.json"
         if path.is_dir() and file.exists():
