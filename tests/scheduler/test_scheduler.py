@@ -362,7 +362,7 @@ def test_events_tell_when_the_request_started() -> None:
     worker = Worker(max_batched_tokens=4, max_sequences=1)
     worker.admit("a", range(4), 2)
     worker.admit("b", range(10, 18), 2)
-    started = {}
+    started: dict[str, int] = {}
     while worker.scheduler.has_work:
         for event in worker.step()[1]:
             started.setdefault(event.request_id, event.started_ms)
@@ -375,19 +375,26 @@ def test_broken_preconditions_are_errors() -> None:
     scheduler = worker.scheduler
     batch = scheduler.schedule(0)
     assert batch is not None
-    wrong = [[], [Sampled(9, 0)], [Sampled(0, 0), Sampled(0, 0)]]
-    for call in (
-        lambda: worker.admit("r", range(3), 2),
-        lambda: worker.admit("long", range(300), 2),
-        lambda: scheduler.schedule(0),
-        *(lambda results=results: scheduler.apply(results, 0) for results in wrong),
-        lambda: scheduler.finish("r", 0, "stop", 0),
-        lambda: Scheduler(worker.pool, TokenLedger(64, 8), max_batched_tokens=1, max_sequences=1, max_model_len=1),
-        lambda: Scheduler(worker.pool, worker.ledger, max_batched_tokens=0, max_sequences=1, max_model_len=1),
-    ):
-        with pytest.raises(LedgerError):
-            call()
+    with pytest.raises(LedgerError, match="live already"):
+        worker.admit("r", range(3), 2)
+    with pytest.raises(LedgerError, match="above the model's 256"):
+        worker.admit("long", range(300), 2)
+    with pytest.raises(LedgerError, match="in flight"):
+        scheduler.schedule(0)
+    with pytest.raises(LedgerError, match="no token yet"):
+        scheduler.finish("r", 0, "stop", 0)
+    for results in ([], [Sampled(9, 0)], [Sampled(0, 0), Sampled(0, 0)]):
+        with pytest.raises(LedgerError, match="asked for"):
+            scheduler.apply(results, 0)
     assert scheduler.apply(worker.runner.step(batch), 0)
-    for call in (lambda: scheduler.apply([], 0), lambda: scheduler.abandon(0)):
-        with pytest.raises(LedgerError):
-            call()
+    with pytest.raises(LedgerError, match="no step"):
+        scheduler.apply([], 0)
+    with pytest.raises(LedgerError, match="no step"):
+        scheduler.abandon(0)
+
+
+@pytest.mark.parametrize(("page_tokens", "batched"), [(8, 1), (4, 0)])
+def test_a_scheduler_refuses_what_does_not_go_together(page_tokens: int, batched: int) -> None:
+    pool = BlockPool(64, 4, prefix_cache=True)
+    with pytest.raises(LedgerError):
+        Scheduler(pool, TokenLedger(64, page_tokens), max_batched_tokens=batched, max_sequences=1, max_model_len=1)
