@@ -144,7 +144,7 @@ def _publish(gguf: Path, target: Path) -> None:
     # Imported here: torch takes seconds, and the usual run finds the weights ready.
     from safetensors.torch import save_file
 
-    from kvbudget_worker.model.parameters import tensor_names
+    from kvbudget_worker.model.parameters import checkpoint_shapes
     from kvbudget_worker.weights import GGUFCheckpoint
     from kvbudget_worker.weights.gguf import GGUFFile
     from kvbudget_worker.weights.gguf_tokenizer import rebuild
@@ -152,7 +152,7 @@ def _publish(gguf: Path, target: Path) -> None:
     with _stage("converting to bf16 safetensors"), _workdir(target.parent, ".smollm2-") as folder:
         file = GGUFFile(gguf)
         checkpoint = GGUFCheckpoint(file)
-        tensors = {name: checkpoint.tensor(name).bfloat16().contiguous() for name in tensor_names(checkpoint.config)}
+        tensors = {name: checkpoint.tensor(name).bfloat16().contiguous() for name in checkpoint_shapes(checkpoint.config)}
         save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
         _write(folder / "config.json", _config(checkpoint.config))
         tokenizer, names = rebuild(file)

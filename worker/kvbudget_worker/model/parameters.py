@@ -78,12 +78,14 @@ def layer_shapes(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
-def tensor_names(config: ModelConfig) -> list[str]:
-    """Every tensor that a checkpoint of this config holds."""
-    names = ["model.embed_tokens.weight", "model.norm.weight"]
+def checkpoint_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Every tensor that a checkpoint of this config holds, by Hugging Face's names."""
+    vocabulary = (config.vocab_size, config.hidden_size)
+    top: dict[str, Shape] = {"model.embed_tokens.weight": vocabulary, "model.norm.weight": (config.hidden_size,)}
     if not config.tied_embeddings:
-        names.append("lm_head.weight")
-    return names + [f"model.layers.{n}.{part}" for n in range(config.layers) for part in layer_shapes(config)]
+        top["lm_head.weight"] = vocabulary
+    layer = layer_shapes(config).items()
+    return top | {f"model.layers.{n}.{part}": shape for n in range(config.layers) for part, shape in layer}
 
 
 def load_parameters(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Parameters:
