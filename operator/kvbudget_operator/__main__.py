@@ -139,7 +139,8 @@ def _run(work: Callable[[Mapping[str, str]], Awaitable[int]]) -> None:
     """Run to the end; what a person can correct is one line on standard error, not a traceback."""
     is_json = os.environ.get(ENV_LOG_FORMAT) == "json"
     kopf.configure(log_format=kopf.LogFormat.JSON if is_json else kopf.LogFormat.FULL)
-    logging.getLogger("kopf.activities").setLevel(logging.WARNING)
+    for noise in ("kopf.activities", "kopf.objects"):  # one line for each event of each child
+        logging.getLogger(noise).setLevel(logging.WARNING)
 
     async def main() -> int:
         return await work(os.environ)

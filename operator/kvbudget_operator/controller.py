@@ -159,6 +159,8 @@ class Controller:
             await self._client.delete(deletion.ref, uid=deletion.uid)
             self._metrics.wrote("delete")
             writes += 1
+        if writes:
+            logger.info("%s: %d objects written", service, writes)
         return Outcome(writes)
 
     async def _write_status(self, snapshot: Snapshot, actions: Actions, outcome: Outcome, view: _View) -> bool:

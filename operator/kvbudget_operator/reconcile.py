@@ -18,6 +18,9 @@ from kvbudget_operator.client import Object, Ref
 from kvbudget_operator.gather import Snapshot
 from kvbudget_operator.settings import WorkerImage
 
+_AT_CREATE_ONLY = "ReplicasAndScaling"
+"""True of every live service that scales, since somebody writes ``spec.replicas``: told when it is created only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
@@ -29,8 +32,8 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """``problems``: errors, or warnings where accepted. ``plan``: the one in force, also of a service that is not
-    accepted. ``replicas``: wanted now.
+    """``problems``: errors, or warnings and notes where accepted. ``plan``: the one in force, also of a service that is
+    not accepted. ``replicas``: wanted now.
 
     ``set_replicas``: write this to ``spec.replicas``, which is absent, because of ``sizing``. ``scale_child``: write
     ``replicas`` to the existing Deployment and touch nothing else of it. ``apply`` in order; ``delete`` only after all
@@ -63,7 +66,7 @@ def decide(snapshot: Snapshot, worker: WorkerImage) -> Actions:
     )
     return Actions(
         accepted=True,
-        problems=verdict.warnings,
+        problems=tuple(each for each in (*verdict.warnings, *verdict.notes) if each.check != _AT_CREATE_ONLY),
         plan=verdict.plan,
         replicas=replicas,
         service=service,

@@ -150,7 +150,7 @@ _State = tuple[bool, str, str]
 def _accepted(actions: Actions) -> _State:
     message = "\n".join(str(problem) for problem in actions.problems)
     if actions.accepted:
-        return True, "Accepted", f"Warnings:\n{message}" if message else "the spec fits its class"
+        return True, "Accepted", "\n".join(filter(None, ("the spec fits its class", message)))
     return False, actions.problems[0].check, message
 
 

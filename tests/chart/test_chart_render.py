@@ -4,7 +4,7 @@ import pytest
 
 from kvbudget import crd
 from kvbudget.contract import GROUP
-from kvbudget_operator import rbac, settings
+from kvbudget_operator import rbac, settings, webhooks
 from support.helmchart import NAMESPACE, RELEASE, Chart, Object, pod_specs
 
 ADMISSION = f"{RELEASE}-admission"
@@ -67,6 +67,8 @@ def test_selectors_name_the_pods_of_their_own_component_only(rendered: list[Obje
 def test_the_webhook_is_for_our_group_alone_and_has_no_ca_bundle(rendered: list[Object]) -> None:
     (configuration,) = (o for o in rendered if o["kind"] == "ValidatingWebhookConfiguration")
     (service,) = (o for o in rendered if o["kind"] == "Service")
+    paths = [webhook["clientConfig"]["service"]["path"] for webhook in configuration["webhooks"]]
+    assert sorted(paths) == sorted(webhooks.PATHS)
     for webhook in configuration["webhooks"]:
         assert webhook["failurePolicy"] == "Fail"
         assert webhook["timeoutSeconds"] == 5

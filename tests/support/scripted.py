@@ -46,7 +46,9 @@ class ScriptedRunner:
     """Output token ``k`` of every sequence is ``script[k]``, round and round. ``fail_at``: the step, from 0, that raises.
     While ``hold`` is cleared, a step waits before it computes. Checks what a real runner would crash on."""
 
-    def __init__(self, script: Sequence[int] | str, *, pages: int, step_ms: float = 0, fail_at: int | None = None) -> None:
+    def __init__(
+        self, script: Sequence[int] | str, *, pages: int, step_ms: float = 0, fail_at: int | None = None
+    ) -> None:
         self.script = list(script.encode()) if isinstance(script, str) else list(script)
         self.hold = threading.Event()
         self.hold.set()
