@@ -137,11 +137,14 @@ class Budget:
         """Sequences of ``tokens`` tokens that fit at once."""
         return self.pages // self.pages_for(tokens)
 
-    def memory_to_hold(self, tokens: int) -> int:
-        """The least memory of a device, in bytes, with which a sequence of ``tokens`` tokens fits, all else equal."""
+    def usable_to_hold(self, tokens: int) -> int:
+        """The least usable bytes of a device with which a sequence of ``tokens`` tokens fits, all else equal."""
         pages = self.pages_for(tokens) + RESERVED_PAGES
-        usable = max(s.fixed_bytes + pages * s.page_bytes for s in self.stages)
-        return -(-usable * 100 // self.inputs.memory_percent)
+        return max(s.fixed_bytes + pages * s.page_bytes for s in self.stages)
+
+    def memory_to_hold(self, tokens: int) -> int:
+        """The least memory of a device, in bytes, that gives these usable bytes."""
+        return -(-self.usable_to_hold(tokens) * 100 // self.inputs.memory_percent)
 
 
 def usable_bytes(memory_bytes: int, memory_percent: int) -> int:

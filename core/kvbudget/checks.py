@@ -95,10 +95,12 @@ def _model_limit(facts: Facts) -> Iterator[Problem]:
 def _limits(facts: Facts) -> Iterator[Problem]:
     """Prompt and output each leave room for one token of the other."""
     longest, admission = facts.max_model_len, facts.service.spec.admission
-    if longest is None or (longest < 1 and facts.service.spec.max_model_len is None):
-        return  # nothing fits: that is told by the budget
+    if longest == 0 and facts.budget is not None:
+        longest = facts.budget.inputs.shape.max_position_embeddings  # nothing fits; the limits may still be too high
+    if longest is None:
+        return
     if longest < 2:
-        reason = "1 leaves no room for a prompt and an output; set 2 or more"
+        reason = f"{longest} leaves no room for a prompt and an output; set 2 or more"
         yield Problem("spec.maxModelLen", reason, "NoRoomForOutput")
         return
     for name, value, other in (

@@ -15,10 +15,10 @@ def problem(facts: Facts, *, apply: bool) -> tuple[Problem | None, tuple[Remedy,
     budget, gpu_class, wanted = facts.budget, facts.gpu_class, facts.service.spec.max_model_len
     if budget is None or gpu_class is None:
         return None, ()
-    tokens = goal(facts, budget)
+    tokens = _needed(facts, budget)
     if budget.holds(tokens):
         return None, ()
-    found = remedies(facts.service, gpu_class, budget, tokens)
+    found = remedies(facts.service, gpu_class, budget, _goal(facts, budget))
     pages = budget.pages_for(tokens)
     need = f"{tokens} tokens need {pages} page{'' if pages == 1 else 's'} ({_size(pages * budget.worst.page_bytes)}"
     text = f"{need} at {budget.kv_bytes_per_token} B per token); {arithmetic(budget, gpu_class.metadata.name)}."
@@ -26,12 +26,25 @@ def problem(facts: Facts, *, apply: bool) -> tuple[Problem | None, tuple[Remedy,
     return Problem(path, text + sentence(found, apply=apply), CHECK), found
 
 
-def goal(facts: Facts, budget: Budget) -> int:
+def _needed(facts: Facts, budget: Budget) -> int:
     """Tokens of the sequence that must fit: maxModelLen, but no more than the model can do (more is a problem of its
     own); where it is left out, one page."""
     wanted = facts.service.spec.max_model_len
+    return _possible(budget.inputs.page_tokens if wanted is None else wanted, budget)
+
+
+def _goal(facts: Facts, budget: Budget) -> int:
+    """Tokens that a remedy makes room for: what must fit, and without a maxModelLen also what the limits ask for."""
+    needed = _needed(facts, budget)
+    if facts.service.spec.max_model_len is not None:
+        return needed
+    admission = facts.service.spec.admission
+    limits = (admission.max_input_tokens, admission.max_output_tokens, admission.default_output_tokens)
+    return _possible(max(needed, *(limit + 1 for limit in limits if limit is not None), 2), budget)
+
+
+def _possible(tokens: int, budget: Budget) -> int:
     limit = length_limit(budget.inputs.shape)
-    tokens = budget.inputs.page_tokens if wanted is None else wanted
     return tokens if limit is None else min(tokens, limit)
 
 

@@ -34,7 +34,8 @@ class Remedy:
 
 
 def remedies(service: LLMService, gpu_class: GPUClass, budget: Budget, goal: int) -> tuple[Remedy, ...]:
-    """Every remedy for a service whose ``budget`` does not hold one sequence of ``goal`` tokens."""
+    """Every remedy for a service whose ``budget`` does not hold one sequence of ``goal`` tokens, which is no more than
+    the model can do."""
     return tuple(_remedies(service, gpu_class, budget, goal))
 
 
@@ -58,10 +59,9 @@ def _remedies(service: LLMService, gpu_class: GPUClass, budget: Budget, goal: in
         yield _shorter(service, longest, served)
     yield from _kv_precisions(service, gpu_class, inputs, goal, longest)
     yield from _weight_precisions(service, gpu_class, inputs, goal)
-    for percent in range(inputs.memory_percent + 1, MAX_REMEDY_PERCENT + 1):
-        if compute(replace(inputs, memory_percent=percent)).holds(goal):
-            yield Remedy(f"kvCache.memoryPercent {percent}", (("spec.kvCache.memoryPercent", percent),), served)
-            break
+    percent = -(-budget.usable_to_hold(goal) * 100 // inputs.memory_bytes)
+    if percent <= MAX_REMEDY_PERCENT:
+        yield Remedy(f"kvCache.memoryPercent {percent}", (("spec.kvCache.memoryPercent", percent),), served)
     sequences = inputs.max_sequences // 2
     while sequences >= _MIN_SEQUENCES:
         if compute(replace(inputs, max_sequences=sequences)).holds(goal):

@@ -1,0 +1,450 @@
+"""What is refused, warned of and let pass, with the text that the user reads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvbudget.api import GPUClass, LLMService
+from kvbudget.checks import Verdict, evaluate
+from kvbudget.errors import Problem
+
+MakeService = Callable[..., LLMService]
+MakeClass = Callable[..., GPUClass]
+
+
+def told(problems: tuple[Problem, ...]) -> list[tuple[str, str]]:
+    return [(p.check, p.path) for p in problems]
+
+
+@pytest.fixture
+def verdict(make_service: MakeService, make_class: MakeClass) -> Callable[..., Verdict]:
+    """Verdict on a service changed at dotted paths; ``class:`` paths change the class."""
+
+    def evaluated(changes: dict[str, Any] | None = None, **keywords: Any) -> Verdict:
+        changes = changes or {}
+        service = make_service({p: v for p, v in changes.items() if not p.startswith("class:")})
+        gpu_class = make_class({p.removeprefix("class:"): v for p, v in changes.items() if p.startswith("class:")})
+        return evaluate(service, gpu_class, **keywords)
+
+    return evaluated
+
+
+def test_the_refusal_has_the_arithmetic_and_what_would_fit(verdict: Callable[..., Verdict]) -> None:
+    found = verdict({"spec.maxModelLen": 131072})
+    assert [str(p) for p in found.errors] == [
+        "spec.maxModelLen: 131072 tokens need 2048 pages (16.00 GiB at 131072 B per token); class l4-24gb gives 21.95 "
+        "GiB × 90% − weights 14.96 − activations 0.45 − runtime 0.78 = 3.57 GiB = 455 pages after 1 held back. Fits: "
+        "maxModelLen ≤ 29120; or a class with ≥ 35.78 GiB of memory. Can be planned (kvbudget plan) but not served "
+        "yet: kvCache.precision FP8E4M3 with ≤ 58368; or kvCache.precision INT4 with ≤ 93440; or "
+        "gpu.tensorParallel 4."
+    ]
+    assert (found.plan, found.sizing) == (None, None)
+
+
+def test_the_planner_tells_what_would_fit_in_one_list(verdict: Callable[..., Verdict]) -> None:
+    (error,) = verdict({"spec.maxModelLen": 131072}, apply=False).errors
+    assert error.message.endswith(
+        "Fits: maxModelLen ≤ 29120; or kvCache.precision FP8E4M3 with ≤ 58368; or kvCache.precision INT4 with ≤ 93440; "
+        "or gpu.tensorParallel 4; or a class with ≥ 35.78 GiB of memory."
+    )
+
+
+def test_what_fits_has_a_plan_whose_terms_add_up(verdict: Callable[..., Verdict]) -> None:
+    found = verdict({"spec.maxModelLen": 8192})
+    assert (found.errors, found.warnings, found.notes) == ((), (), ())
+    assert found.plan is not None
+    budget = found.plan.budget
+    fixed = budget.weight_bytes + budget.activation_bytes + budget.graph_bytes + budget.runtime_bytes
+    assert budget.usable_bytes == fixed + budget.kv_bytes
+    assert budget.kv_bytes == (budget.pages + budget.reserved_pages) * budget.page_bytes + budget.remainder_bytes
+    assert budget.sequences_at_max_len == 455 // 128
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"spec.model.name": "acme/x"}, [("ShapeUnknown", "spec.model.shape")], id="unknown shape"),
+        pytest.param(
+            {"spec.kvCache.precision": "NVFP4"},
+            [("PrecisionNotOffered", "spec.kvCache.precision")],
+            id="kv not offered",
+        ),
+        pytest.param(
+            {"spec.model.weightPrecision": "FP8", "class:spec.weightPrecisions": ["BF16"]},
+            [("PrecisionNotOffered", "spec.model.weightPrecision")],
+            id="weights not offered",
+        ),
+        pytest.param(
+            {"class:spec.weightPrecisions": ["INT4"]},
+            [("PrecisionNotOffered", "spec.model.weightPrecision")],
+            id="auto finds no weights",
+        ),
+        pytest.param(
+            {"class:spec.kvPrecisions": ["INT8"]},
+            [("PrecisionNotOffered", "spec.kvCache.precision")],
+            id="auto finds no kv",
+        ),
+        pytest.param(
+            {"spec.kvCache.precision": "FP8E4M3"}, [("NotSupportedYet", "spec.kvCache.precision")], id="kv not served"
+        ),
+        pytest.param(
+            {"spec.model.weightPrecision": "FP8"},
+            [("NotSupportedYet", "spec.model.weightPrecision")],
+            id="weights not served",
+        ),
+        pytest.param(
+            {"spec.gpu.tensorParallel": 3},
+            [
+                ("NotSupportedYet", "spec.gpu.tensorParallel"),
+                ("TensorParallelDoesNotDivide", "spec.gpu.tensorParallel"),
+            ],
+            id="ranks that do not divide",
+        ),
+        pytest.param(
+            {"spec.gpu.pipelineParallel": 33},
+            [("NotSupportedYet", "spec.gpu.pipelineParallel"), ("PipelineAboveLayers", "spec.gpu.pipelineParallel")],
+            id="more stages than layers",
+        ),
+        pytest.param(
+            {"spec.gpu.tensorParallel": 2}, [("NotSupportedYet", "spec.gpu.tensorParallel")], id="ranks not served"
+        ),
+        pytest.param({"spec.engine.type": "VLLM"}, [("NotSupportedYet", "spec.engine.type")], id="other engine"),
+        pytest.param(
+            {"spec.maxModelLen": 200000, "class:spec.memory": "80Gi"},
+            [("AboveModelLimit", "spec.maxModelLen")],
+            id="above the model's limit",
+        ),
+        pytest.param(
+            {"spec.maxModelLen": 200000},
+            [("AboveModelLimit", "spec.maxModelLen"), ("BudgetTooSmall", "spec.maxModelLen")],
+            id="above the limit and too large",
+        ),
+        pytest.param(
+            {"spec.maxModelLen": 1024, "spec.admission.maxInputTokens": 1024},
+            [("NoRoomForOutput", "spec.admission.maxInputTokens")],
+            id="input leaves no output",
+        ),
+        pytest.param(
+            {"spec.maxModelLen": 1024, "spec.admission.maxOutputTokens": 1024},
+            [("NoRoomForInput", "spec.admission.maxOutputTokens")],
+            id="output leaves no input",
+        ),
+        pytest.param(
+            {"spec.maxModelLen": 1024, "spec.admission.defaultOutputTokens": 4096},
+            [("NoRoomForInput", "spec.admission.defaultOutputTokens")],
+            id="default output leaves no input",
+        ),
+        pytest.param(
+            {"spec.admission.maxInputTokens": 40000},
+            [("NoRoomForOutput", "spec.admission.maxInputTokens")],
+            id="input above the length that was chosen",
+        ),
+        pytest.param({"spec.maxModelLen": 1}, [("NoRoomForOutput", "spec.maxModelLen")], id="one token"),
+        pytest.param(
+            {"class:spec.memory": "8Gi"}, [("BudgetTooSmall", "spec.gpu.class")], id="weights alone too large"
+        ),
+    ],
+)
+def test_each_error_names_its_field(
+    verdict: Callable[..., Verdict], changes: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    found = verdict(changes)
+    assert told(found.errors) == expected
+    assert found.plan is None
+
+
+def test_all_errors_come_in_one_answer(verdict: Callable[..., Verdict]) -> None:
+    found = verdict({
+        "spec.maxModelLen": 140000,
+        "spec.kvCache.precision": "INT8",
+        "spec.admission.maxOutputTokens": 150000,
+        "spec.router": {"replicas": 1},
+    })  # fmt: skip
+    assert told(found.errors) == [
+        ("NotSupportedYet", "spec.router"),
+        ("NotSupportedYet", "spec.kvCache.precision"),
+        ("AboveModelLimit", "spec.maxModelLen"),
+        ("NoRoomForInput", "spec.admission.maxOutputTokens"),
+        ("BudgetTooSmall", "spec.maxModelLen"),
+    ]
+
+
+def test_an_unknown_class_is_an_error_that_names_it(make_service: MakeService) -> None:
+    (error,) = evaluate(make_service(), None).errors
+    assert (error.check, error.path) == ("UnknownGPUClass", "spec.gpu.class")
+    assert "l4-24gb" in error.message
+
+
+def test_the_planner_plans_what_the_cluster_would_refuse_and_notes_it(verdict: Callable[..., Verdict]) -> None:
+    found = verdict(
+        {"spec.gpu.tensorParallel": 2, "spec.kvCache.precision": "INT4", "spec.maxModelLen": 131072}, apply=False
+    )
+    assert found.errors == ()
+    assert told(found.notes) == [
+        ("NotSupportedYet", "spec.gpu.tensorParallel"),
+        ("NotSupportedYet", "spec.kvCache.precision"),
+    ]
+    assert found.plan is not None
+    assert (found.plan.gpu.count, found.plan.kv.precision) == (2, "INT4")
+
+
+def test_the_planner_does_not_plan_another_engine_as_if_it_were_the_bundled_one(
+    verdict: Callable[..., Verdict],
+) -> None:
+    assert told(verdict({"spec.engine.type": "VLLM"}, apply=False).errors) == [("NotSupportedYet", "spec.engine.type")]
+
+
+# --- precision Auto ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "weights", "kv"),
+    [
+        pytest.param({}, "BF16", "BF16", id="the class's best that is served"),
+        pytest.param({"class:spec.weightPrecisions": ["FP8", "FP16", "BF16"]}, "FP16", "FP16", id="kv as the weights"),
+        pytest.param(
+            {"class:spec.weightPrecisions": ["FP16"], "class:spec.kvPrecisions": ["BF16"]},
+            "FP16",
+            "BF16",
+            id="kv falls back",
+        ),
+        pytest.param({"spec.model.weightPrecision": "FP32", "class:spec.memory": "80Gi"}, "FP32", "FP32", id="fp32"),
+    ],
+)
+def test_auto_follows_the_class_and_the_weights(
+    verdict: Callable[..., Verdict], changes: dict[str, Any], weights: str, kv: str
+) -> None:
+    plan = verdict(changes).plan
+    assert plan is not None
+    assert (plan.model.weight_precision, plan.kv.precision) == (weights, kv)
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_length_that_is_left_out_is_the_largest_that_fits_and_is_told(verdict: Callable[..., Verdict]) -> None:
+    found = verdict()
+    assert found.plan is not None
+    assert found.plan.limits.max_model_len == found.plan.budget.tokens == 29120
+    assert [str(p) for p in found.notes] == ["spec.maxModelLen: left out; 29120 tokens, the largest that fits"]
+
+
+def test_a_length_that_is_left_out_is_never_above_what_the_model_can_do(verdict: Callable[..., Verdict]) -> None:
+    found = verdict({"class:spec.memory": "80Gi"})
+    assert found.plan is not None
+    assert found.plan.limits.max_model_len == 131072
+    assert "the largest of the model" in found.notes[0].message
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, (4095, 4095, 512), id="all left out"),
+        pytest.param({"spec.admission.maxOutputTokens": 100}, (4095, 100, 100), id="default below the maximum"),
+        pytest.param({"spec.admission.defaultOutputTokens": 64}, (4095, 4095, 64), id="default given"),
+        pytest.param({"spec.maxModelLen": 256}, (255, 255, 255), id="a short model"),
+        pytest.param(
+            {"spec.admission.maxInputTokens": 3000, "spec.admission.maxOutputTokens": 2000},
+            (3000, 2000, 512),
+            id="both given, and together above the length",
+        ),
+    ],
+)
+def test_limits_in_tokens(
+    verdict: Callable[..., Verdict], changes: dict[str, Any], expected: tuple[int, int, int]
+) -> None:
+    plan = verdict({"spec.maxModelLen": 4096, **changes}).plan
+    assert plan is not None
+    limits = plan.limits
+    assert (limits.max_input_tokens, limits.max_output_tokens, limits.default_output_tokens) == expected
+    assert limits.tokens_in_flight == plan.kv.pages * plan.kv.page_tokens
+    assert (limits.queue_tokens, limits.queue_max_wait_seconds) == (0, 0)
+
+
+def test_the_queue_is_carried_into_the_plan(verdict: Callable[..., Verdict]) -> None:
+    plan = verdict({"spec.admission.queue": {"maxTokens": 5000, "maxWaitSeconds": 7}}).plan
+    assert plan is not None
+    assert (plan.limits.queue_tokens, plan.limits.queue_max_wait_seconds) == (5000, 7)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"pvc": {"claimName": "w", "path": "/smollm2"}}, "/models/smollm2"),
+        ({"pvc": {"claimName": "w"}}, "/models"),
+        ({"pvc": {"claimName": "w", "path": "/a/b.gguf"}}, "/models/a/b.gguf"),
+        ({"hostPath": {"path": "/var/lib/weights/llama/"}}, "/models/llama"),
+        ({"hostPath": {"path": "/data/x.gguf"}}, "/models/x.gguf"),
+    ],
+)
+def test_weights_lie_below_the_models_folder(
+    verdict: Callable[..., Verdict], source: dict[str, Any], expected: str
+) -> None:
+    plan = verdict({"spec.model.source": source}).plan
+    assert plan is not None
+    assert plan.model.weights_path == expected
+
+
+# --- warnings ---------------------------------------------------------------------------------------------------------
+
+TRAFFIC = {"requestsPerMinute": 60, "outputTokensPerSecond": 40, "inputTokens": 1000, "outputTokens": 800}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "said"),
+    [
+        pytest.param(
+            {"spec.maxModelLen": 20000},
+            ("FewSequences", "spec.maxModelLen"),
+            "with maxModelLen ≤ 14528 two would",
+            id="one sequence at full length",
+        ),
+        pytest.param(
+            {"spec.replicas": 2, "spec.scaling": {"maxReplicas": 3}},
+            ("ReplicasAndScaling", "spec.replicas"),
+            "until scaling (1 to 3) changes it",
+            id="replicas and scaling",
+        ),
+        pytest.param(
+            {"spec.traffic": TRAFFIC, "spec.replicas": 1},
+            ("ReplicasBelowTraffic", "spec.replicas"),
+            "20 sequences (60 requests per minute × 800 output tokens ÷ 40 per second) × 29 pages (1800 tokens) ÷ "
+            "(455 pages per replica × 75%) = 2 replicas",
+            id="replicas below traffic",
+        ),
+        pytest.param(
+            {"spec.traffic": TRAFFIC, "spec.scaling": {"maxReplicas": 1}},
+            ("ReplicasBelowTraffic", "spec.scaling.maxReplicas"),
+            "1 is below what the traffic needs",
+            id="maximum below traffic",
+        ),
+        pytest.param(
+            {"spec.traffic": TRAFFIC, "spec.admission.queue": {"maxTokens": 50000, "maxWaitSeconds": 30}},
+            ("QueueTooLong", "spec.admission.queue.maxTokens"),
+            "29120 tokens × 30 s ÷ (800 tokens ÷ 40 per second) = 43680; set 43680 or less",
+            id="queue too long",
+        ),
+        pytest.param(
+            {"spec.traffic": TRAFFIC, "spec.drain.timeoutSeconds": 60, "spec.admission.maxOutputTokens": 4000},
+            ("DrainTooShort", "spec.drain.timeoutSeconds"),
+            "4000 tokens ÷ 40 per second = 100 s",
+            id="drain too short",
+        ),
+        pytest.param(
+            {"spec.traffic": {**TRAFFIC, "inputTokens": 9000}, "spec.maxModelLen": 8192},
+            ("TrafficAboveLimits", "spec.traffic.inputTokens"),
+            "9000 is above maxInputTokens 8191",
+            id="traffic above the limits",
+        ),
+        pytest.param(
+            {"spec.model.source": {"hostPath": {"path": "/w"}}},
+            ("HostPathNeedsPrivileged", "spec.model.source.hostPath"),
+            "Pod Security level is privileged",
+            id="host path",
+        ),
+        pytest.param(
+            {"spec.model.shape": {"weightBytes": 4_000_000_000}},
+            ("CheckpointSizeIgnored", "spec.model.shape.weightBytes"),
+            "4000000000 bytes are no BF16 checkpoint of this shape; the budget counts 16060522496 bytes instead",
+            id="checkpoint of another precision",
+        ),
+        pytest.param(
+            {"spec.maxModelLen": 140000, "spec.model.shape": {"ropeScaling": True}, "class:spec.memory": "80Gi"},
+            ("StretchedLength", "spec.maxModelLen"),
+            "140000 is above the 131072 tokens that the model was made for",
+            id="stretched",
+        ),
+    ],
+)
+def test_each_warning_admits_and_says_why(
+    verdict: Callable[..., Verdict], changes: dict[str, Any], expected: tuple[str, str], said: str
+) -> None:
+    found = verdict(changes)
+    assert found.errors == ()
+    assert found.plan is not None
+    texts = {(p.check, p.path): p.message for p in found.warnings}
+    assert expected in texts
+    assert said in texts[expected]
+
+
+def test_a_sound_service_has_no_warnings(verdict: Callable[..., Verdict]) -> None:
+    found = verdict({
+        "spec.maxModelLen": 8192,
+        "spec.traffic": TRAFFIC,
+        "spec.replicas": 2,
+        "spec.admission.queue": {"maxTokens": 40000},
+        "spec.drain.timeoutSeconds": 600,
+    })  # fmt: skip
+    assert (found.errors, found.warnings) == ((), ())
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_invalid_field_that_is_unchanged_passes_an_update_as_a_warning(
+    make_service: MakeService, make_class: MakeClass
+) -> None:
+    broken = {"spec.maxModelLen": 131072, "spec.admission.mode": "Shadow"}
+    old, new = make_service(broken), make_service({**broken, "spec.replicas": 3})
+    found = evaluate(new, make_class(), old=old)
+    assert found.errors == ()
+    assert told(found.warnings) == [
+        ("NotSupportedYet", "spec.admission.mode"),
+        ("BudgetTooSmall", "spec.maxModelLen"),
+    ]
+    assert found.plan is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"spec.maxModelLen": 131000}, {"spec.kvCache.memoryPercent": 80}, {"spec.engine.maxSequences": 512}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_change_of_what_the_check_reads_is_refused(
+    make_service: MakeService, make_class: MakeClass, change: dict[str, Any]
+) -> None:
+    broken = {"spec.maxModelLen": 131072}
+    found = evaluate(make_service({**broken, **change}), make_class(), old=make_service(broken))
+    assert told(found.errors) == [("BudgetTooSmall", "spec.maxModelLen")]
+
+
+def test_a_service_whose_class_was_deleted_can_still_be_scaled(make_service: MakeService) -> None:
+    found = evaluate(make_service({"spec.replicas": 3}), None, old=make_service())
+    assert found.errors == ()
+    assert told(found.warnings) == [("UnknownGPUClass", "spec.gpu.class")]
+
+
+def test_an_update_that_breaks_something_else_is_refused_for_that_alone(
+    make_service: MakeService, make_class: MakeClass
+) -> None:
+    broken = {"spec.maxModelLen": 131072}
+    found = evaluate(make_service({**broken, "spec.router": {}}), make_class(), old=make_service(broken))
+    assert told(found.errors) == [("NotSupportedYet", "spec.router")]
+
+
+def test_an_object_under_deletion_always_passes(make_service: MakeService, make_class: MakeClass) -> None:
+    leaving = make_service({"spec.maxModelLen": 131072, "metadata.deletionTimestamp": "2026-01-01T00:00:00Z"})
+    found = evaluate(leaving, make_class())
+    assert found.errors == ()
+    assert told(found.warnings) == [("BudgetTooSmall", "spec.maxModelLen")]
+
+
+def test_a_smaller_budget_is_a_warning_with_before_and_after(make_service: MakeService, make_class: MakeClass) -> None:
+    old, new = make_service({"spec.maxModelLen": 4096}), make_service({"spec.kvCache.memoryPercent": 85})
+    (warning,) = evaluate(new, make_class(), old=old).warnings
+    assert (warning.check, warning.path) == ("BudgetShrinks", "spec")
+    assert "from 29120 to 20160 tokens per replica (maxModelLen 4096 → 20160)" in warning.message
+
+
+def test_a_smaller_class_is_compared_with_the_class_before(make_service: MakeService, make_class: MakeClass) -> None:
+    service = make_service()
+    found = evaluate(
+        service, make_class({"spec.memory": "22000Mi"}), old=service, old_gpu_class=make_class({"spec.memory": "24Gi"})
+    )
+    assert [w.check for w in found.warnings] == ["BudgetShrinks"]
+
+
+def test_replicas_beside_scaling_are_no_warning_on_an_update(make_service: MakeService, make_class: MakeClass) -> None:
+    both = make_service({"spec.replicas": 2, "spec.scaling": {"maxReplicas": 3}})
+    assert evaluate(both, make_class(), old=both).warnings == ()
