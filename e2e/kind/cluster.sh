@@ -37,7 +37,7 @@ choose_image() { # sets image, and own: whether it is one that we build, which b
     build)
       own=true
       image=$built
-      bash "$KIND_DIR/binaries.sh"
+      bash "$KIND_DIR/binaries.sh" kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm etcd coredns crictl pause
       bash "$KIND_DIR/node_image.sh"
       ;;
     *) image=$wanted ;;
