@@ -4,7 +4,7 @@ A test that fails leaves events, logs and objects in build/e2e-dump/<test>/ and 
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -12,13 +12,13 @@ from harness import objects
 from harness.cluster import REPOSITORY, Cluster, NoClusterError
 from harness.dump import dump
 from harness.install import Installed, install
-from harness.tiny import Tiny, prepare
+from harness.tiny import Tiny
 
 _FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         item.stash[_FAILED] = True
@@ -48,7 +48,7 @@ def chart(cluster: Cluster) -> Installed:
 @pytest.fixture(scope="session")
 def tiny(cluster: Cluster, chart: Installed) -> Tiny:
     """A random model of a few layers, whose pods are ready in seconds, and the class that its services use."""
-    model = prepare()
+    model = Tiny.prepare()
     cluster.apply(model.gpu_class())
     return model
 

@@ -123,7 +123,7 @@ def show_answer(cluster: Cluster, facts: Facts) -> str:
 
 
 def show_load(cluster: Cluster, url: str, facts: Facts) -> None:
-    say(f"{REQUESTS} requests at once, of 72, 280 and 1112 tokens; those refused come back when Retry-After says so")
+    say(f"{REQUESTS} requests at once, of 72, 400 and 1400 tokens; those refused come back when Retry-After says so")
     sampled: list[Pool] = []
     most_pods = 1
     with load(url, MODEL, islice(mixed_jobs(), REQUESTS), concurrency=REQUESTS) as running:

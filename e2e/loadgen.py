@@ -131,7 +131,7 @@ class Report:
 
 def mixed_jobs(seed: int = 7) -> Iterator[Job]:
     """Requests of mixed length without end: half short, a third medium, the rest long."""
-    kinds = (Job(24, 48), Job(120, 160), Job(24, 48), Job(120, 160), Job(24, 48), Job(600, 512))
+    kinds = (Job(24, 48), Job(150, 250), Job(24, 48), Job(150, 250), Job(24, 48), Job(600, 800))
     for number in count():
         kind = kinds[number % len(kinds)]
         yield Job(kind.prompt_tokens, kind.output_tokens, seed * 1_000_003 + number)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kvbudget.checks import evaluate
-
 from harness import objects
-from harness.cluster import Object
+from harness.cluster import WEIGHTS, Object
 from kvbudget.api import parse_gpu_class, parse_service
+from kvbudget.checks import evaluate
+from support.tinymodel import TinyModel, make_tiny_model
 
 MAX_MODEL_LEN = 2048
 POOL_TOKENS = 8192
@@ -20,6 +20,13 @@ class Tiny:
     """``shape`` is spec.model.shape of the model that lies below ``WEIGHTS/FOLDER``."""
 
     shape: Object
+
+    @classmethod
+    def prepare(cls) -> "Tiny":
+        """Writes the model to where the GPU node sees it."""
+        model = TinyModel()
+        make_tiny_model(WEIGHTS / FOLDER, model)
+        return cls(model.shape.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True))
 
     def spec(self, **changes: Any) -> dict[str, Any]:
         """Spec of an LLMService that serves it; ``changes`` replace whole fields."""

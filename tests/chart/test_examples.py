@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from kvbudget.api import parse_gpu_class, parse_service
 from kvbudget.checks import Verdict, evaluate
 

@@ -1,5 +1,6 @@
 """Rendering the chart with real helm."""
 
+import functools
 import os
 import subprocess
 from collections.abc import Mapping
@@ -13,12 +14,22 @@ CHART = REPOSITORY / "charts" / "kvbudget"
 HELM = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvbudget" / "bin" / "helm"
 RELEASE = "kvbudget"
 NAMESPACE = "kvbudget-system"
+KUBERNETES = "1.34.4"
+"""helm built from its module thinks that it talks to Kubernetes 1.20 until it is told."""
 
 Object = dict[str, Any]
 
 
 class RenderError(Exception):
     """helm refused; the text is what it wrote."""
+
+
+@functools.cache
+def _run(command: tuple[str, ...], values: str) -> str:
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RenderError(done.stderr)
+    return done.stdout
 
 
 class Chart:
@@ -29,12 +40,10 @@ class Chart:
         return values
 
     def render(self, values: Mapping[str, Any] | None = None, *, release: str = RELEASE) -> list[Object]:
-        command = [str(HELM), "template", release, str(CHART), "-n", NAMESPACE, "--include-crds", "-f", "-"]
-        text = yaml.safe_dump(dict(values or {}))
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RenderError(done.stderr)
-        return [found for found in yaml.safe_load_all(done.stdout) if found]
+        command = [str(HELM), "template", release, str(CHART), "-n", NAMESPACE, "--kube-version", KUBERNETES, "-f", "-"]
+        return [
+            found for found in yaml.safe_load_all(_run(tuple(command), yaml.safe_dump(dict(values or {})))) if found
+        ]
 
     def objects(self, kind: str, values: Mapping[str, Any] | None = None) -> dict[str, Object]:
         """Objects of one kind by name."""
