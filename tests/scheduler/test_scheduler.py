@@ -173,6 +173,15 @@ def test_generated_tokens_are_found_by_the_next_turn() -> None:
     assert grant.cached_tokens == 16
 
 
+def test_a_cached_prompt_that_must_make_room_loses_its_end_first() -> None:
+    worker = Worker(pages=8)
+    worker.admit("a", range(24), 1)  # 6 full pages stay cached
+    worker.run()
+    worker.admit("other", range(100, 109), 6)  # 4 pages: 2 free ones and 2 of the cached
+    worker.run()
+    assert worker.admit("again", range(24), 1).cached_tokens == 16
+
+
 def test_two_equal_prompts_at_once_are_charged_in_full_and_share_afterwards() -> None:
     worker = Worker(max_batched_tokens=64)
     charged = [worker.admit(name, range(12), 4).charged_pages for name in ("a", "b")]
