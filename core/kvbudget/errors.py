@@ -7,8 +7,8 @@
     │   ├── QuantityError     not a Kubernetes quantity
     │   ├── ShapeError        a config or header from which no model shape follows
     │   ├── WeightsError      a weights file that is missing, truncated or of a kind we do not read
-    │   └── ObjectError       a manifest that its schema refuses; carries every Problem
-    ├── UnsupportedError      known, but not supported by this release
+    │   ├── ObjectError       a manifest that its schema refuses; carries every Problem
+    │   └── UnsupportedError  known, but not supported by this release
     └── LedgerError           a caller broke the ledger's contract (a bug of ours, never of a user)
 
 A check does not raise: it returns :class:`Problem` values, so that one answer carries all of them.

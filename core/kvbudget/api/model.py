@@ -93,7 +93,7 @@ class ModelSource(SpecModel):
 
 
 class ShapeSpec(SpecModel):
-    """Facts of a dense decoder, from its config.json. Set all, or none for a model that kvbudget knows by name."""
+    """Facts of a dense decoder, from its config.json. For a model that kvbudget knows by name, only what differs."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
