@@ -14,6 +14,7 @@ from kvbudget_worker.engine import Engine
 from kvbudget_worker.http.app import build_app
 from kvbudget_worker.http.service import Service
 from kvbudget_worker.lifecycle import Lifecycle
+from kvbudget_worker.metrics import Exposition
 from support.scripted import ALPHABET, EOS, ScriptedRunner, byte_tokenizer, make_plan, measured
 
 
@@ -39,7 +40,7 @@ class InProcess:
 
     async def until(self, condition: Any) -> None:
         """Waits for a condition of the worker's state; the test's timeout bounds it."""
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (any condition, not one event)
             await asyncio.sleep(0.001)
 
     async def until_idle(self) -> None:
@@ -56,6 +57,8 @@ async def in_process(
     plan = plan or make_plan()
     lifecycle = Lifecycle()
     service = Service(plan, lifecycle)
+    # Every scrape shows what is true now.
+    service.exposition = Exposition(service.metrics, service.refresh, max_age=0, histogram_max_age=0)
     thread = DeviceThread()
     runner = ScriptedRunner(script, pages=plan.kv.pages, **runner_options)
     tokenizer = byte_tokenizer()

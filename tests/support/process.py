@@ -66,7 +66,7 @@ def served(folder: Path, plan: Plan, options: Sequence[str] = (), *, ready: bool
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, cwd=tests, stdout=log, stderr=log)
     try:
-        wait_for(lambda: port_path.exists() and bool(port_path.read_text()) or process.poll() is not None, "a port")
+        wait_for(lambda: (port_path.exists() and bool(port_path.read_text())) or process.poll() is not None, "a port")
         assert process.poll() is None, log_path.read_text()
         url = f"http://127.0.0.1:{port_path.read_text()}"
         with httpx.Client(base_url=url, timeout=60) as client:

@@ -1,10 +1,12 @@
-"""A worker whose model is a script: the real server, gate, scheduler and pool around a runner that says what it is told.
+"""A worker whose model is a script: the real server, gate, scheduler and pool around a runner
+that says what it is told.
 
-``python scripted.py PLAN PORT_FILE [--step-ms N] [--fail-at STEP] [--load-ms N]`` serves one; without a model's weight it
-starts in a second, and its speed and its failures are what a test needs.
+``python -m support.scripted PLAN PORT_FILE [--step-ms N] [--fail-at STEP] [--load-ms N]`` serves one. It starts without
+torch, and its speed and its failures are what a test needs.
 """
 
 import argparse
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -43,8 +45,8 @@ def byte_tokenizer() -> Tokenizer:
 
 
 class ScriptedRunner:
-    """Output token ``k`` of every sequence is ``script[k]``, round and round. ``fail_at``: the step, from 0, that raises.
-    While ``hold`` is cleared, a step waits before it computes. Checks what a real runner would crash on."""
+    """Output token ``k`` of every sequence is ``script[k]``, round and round. ``fail_at``: the step, from 0, that
+    raises. While ``hold`` is cleared, a step waits before it computes. Checks what a real runner would crash on."""
 
     def __init__(
         self, script: Sequence[int] | str, *, pages: int, step_ms: float = 0, fail_at: int | None = None
@@ -169,6 +171,7 @@ def main() -> int:
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--load-ms", type=float, default=0)
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO)
     plan = Plan.model_validate_json(options.plan.read_text())
 
     def load() -> Loaded:

@@ -25,10 +25,6 @@ def client(worker: Served) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def chat(client: openai.OpenAI, **fields: object) -> object:
-    return client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[call-overload]
-
-
 def test_chat(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": "hi"}], max_completion_tokens=5, max_tokens=9, n=2
@@ -46,7 +42,10 @@ def test_chat(client: openai.OpenAI) -> None:
 def test_chat_stream(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(
         model=MODEL,
-        messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        messages=[
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        ],
         max_tokens=6,
         stream=True,
         stream_options={"include_usage": True},

@@ -55,7 +55,7 @@ class Service:
         self.metrics.set(contract.CACHE_CONFIG, 1)
         self.metrics.set(contract.PLAN_INFO, 1)
         self.observer = Observer(self.metrics)
-        self.exposition = Exposition(self.metrics, self._refresh)
+        self.exposition = Exposition(self.metrics, self.refresh)
         self.max_body_bytes = max(4 << 20, 64 * plan.limits.max_model_len)
         self.started_at = int(time.time())
         self._tokenizer: Tokenizer | None = None
@@ -156,7 +156,9 @@ class Service:
         if wrong is not None:
             raise Refused(invalid(param, f"token id {wrong} is outside the vocabulary, 0 … {vocabulary - 1}"))
 
-    def _refresh(self) -> None:
-        self.metrics.set(contract.DRAINING, float(self.lifecycle.phase is Phase.DRAINING))
+    def refresh(self) -> None:
+        """Sets the gauges to what is true now."""
+        leaving = self.lifecycle.phase in (Phase.DRAINING, Phase.STOPPED)
+        self.metrics.set(contract.DRAINING, float(leaving))
         if self.lifecycle.engine is not None:
             self.observer.refresh(self.lifecycle.engine, monotonic_ms())
