@@ -69,3 +69,14 @@ need_commands() { # COMMAND=DEBIAN-PACKAGE…: installs the packages of missing 
   need_root "installing ${missing[*]}"
   logged "apt-get install ${missing[*]}" apt.log bash -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"' - "${missing[@]}"
 }
+
+find_python() { # a Python 3.11 that runs: a version manager's shim may only say that it is there
+  local candidate
+  for candidate in python3.11 python3 python; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+      "$candidate" -c 'import sys; print(sys.executable)'
+      return 0
+    fi
+  done
+  die "no Python 3.11 is on PATH" "apt-get install python3 (Debian 12), or install Python 3.11 and put it on PATH"
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# build.sh [operator] [worker]: builds kvbudget/operator:dev and kvbudget/worker:dev where their inputs changed, and loads
+# them into the test cluster where it is up: the operator on every node, the worker on the node that advertises GPUs.
+#   KVBUDGET_BASE_IMAGE    base with Python 3.11; unset: python:3.11-slim-bookworm where a registry answers, else made by debootstrap
+#   KVBUDGET_WORKER_DEVICE cpu (default) or cuda
+#   KVBUDGET_TORCH_WHEEL, KVBUDGET_TORCH_INDEX   a CPU-only wheel of torch, or an index that has one
+. "$(dirname "$0")/../e2e/kind/env.sh"
+exclusive images "$0" "$@"
+
+device=${KVBUDGET_WORKER_DEVICE:-cpu} wheel=${KVBUDGET_TORCH_WHEEL:-} index=${KVBUDGET_TORCH_INDEX:-}
+[ -z "$wheel" ] || [ -f "$wheel" ] || die "KVBUDGET_TORCH_WHEEL=$wheel is not a file" "give the path of a torch wheel for CPython 3.11 on Linux"
+work=$CACHE/images
+python=$root/.venv/bin/python
+label=dev.kvbudget.inputs
+
+choose_base() { # sets base
+  local public=python:3.11-slim-bookworm
+  base=${KVBUDGET_BASE_IMAGE:-}
+  [ -z "$base" ] || return 0
+  base=kvbudget/base:bookworm-python3.11
+  [ -z "$(docker images -q "$base")" ] || return 0
+  if [ -n "$(docker images -q "$public")" ] || timeout 15 docker manifest inspect "$public" >/dev/null 2>&1; then
+    base=$public
+    return 0
+  fi
+  bash "$KIND_DIR/debian.sh" python python3 ca-certificates
+  step "base image $base from debootstrap"
+  tar -C "$CACHE/debian/python" --numeric-owner --one-file-system -c . | docker import - "$base" >/dev/null
+}
+
+prepare() { # IMAGE: its dependencies at $work/IMAGE/prepared/dependencies, kept while their inputs stay
+  local image=$1 at=$work/$1 key args=()
+  key=$(digest "requirements/$image.txt" images/dependencies.py images/stub_library.py)-$device-$(sha256sum <<<"$wheel $index" | cut -c1-8)
+  if [ "$image" = worker ]; then
+    args=(--device "$device")
+    [ -z "$wheel" ] || args+=(--torch-wheel "$wheel")
+    [ -z "$index" ] || args+=(--torch-index "$index")
+  fi
+  [ "$(cat "$at/key" 2>/dev/null)" != "$key" ] || return 0
+  rm -rf "$at"
+  mkdir -p "$at/prepared"
+  UV=$UV UV_CACHE_DIR=$CACHE/uv logged "$image image: dependencies" "dependencies-$image.log" \
+    "$python" "$root/images/dependencies.py" "$image" "$root/requirements/$image.txt" "$at/prepared/dependencies" "${args[@]}"
+  echo "$key" >"$at/key"
+}
+
+build() { # IMAGE PACKAGE…: sources below the repository
+  local image=$1 tag=kvbudget/$1:dev key context=$work/$1/context sources
+  shift
+  mapfile -t sources < <(cd "$root" && find "$@" -type f -not -path '*/__pycache__/*' | LC_ALL=C sort)
+  key=$(digest "requirements/$image.txt" images/*.py "images/$image.Dockerfile" pyproject.toml "${sources[@]}")-$device-$(sha256sum <<<"$wheel $index $base" | cut -c1-8)
+  if [ "$(docker image inspect -f "{{index .Config.Labels \"$label\"}}" "$tag" 2>/dev/null)" = "$key" ]; then
+    step "$tag is fresh"
+    return 0
+  fi
+  prepare "$image"
+  rm -rf "$context"
+  mkdir -p "$context"
+  (cd "$root" && cp --parents -t "$context" pyproject.toml "requirements/$image.txt" images/*.py "images/$image.Dockerfile" "${sources[@]}")
+  cp -al "$work/$image/prepared" "$context/prepared"
+  docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0
+  logged "docker build $tag" "image-$image.log" docker build --label "$label=$key" --build-arg "BASE=$base" --build-arg "DEVICE=$device" \
+    -f "$context/images/$image.Dockerfile" -t "$tag" "$context"
+  rm -rf "$context"
+  docker image prune -f >/dev/null # the layers of the image that this one replaces
+  step "$tag: $(($(docker image inspect -f '{{.Size}}' "$tag") >> 20)) MiB"
+}
+
+bash "$KIND_DIR/docker.sh"
+use_docker
+bash "$root/scripts/venv.sh"
+UV=$(bash "$root/scripts/uv.sh")
+choose_base
+[ $# -gt 0 ] || set -- operator worker
+for image; do
+  case $image in
+    operator | worker) build "$image" core "$image" ;;
+    *) die "no image is called $image" "operator or worker" ;;
+  esac
+done
+bash "$root/images/load.sh" "$@"
