@@ -94,14 +94,15 @@ class Client:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="kube")
 
     @classmethod
-    def connect(cls, *, threads: int, timeout_seconds: float) -> "Client":
-        """From the pod's service account, else from the kubeconfig. Raises InputError where neither is there."""
+    def connect(cls, *, threads: int, timeout_seconds: float, kubeconfig: str | None = None) -> "Client":
+        """From the pod's service account, else from ``kubeconfig`` (default: $KUBECONFIG, ~/.kube/config). Raises
+        InputError where neither is there."""
         configuration = kubernetes.client.Configuration()
         try:
             kubernetes.config.load_incluster_config(client_configuration=configuration)
         except kubernetes.config.ConfigException:
             try:
-                kubernetes.config.load_kube_config(client_configuration=configuration)
+                kubernetes.config.load_kube_config(kubeconfig, client_configuration=configuration, persist_config=False)
             except (kubernetes.config.ConfigException, OSError) as error:
                 raise InputError(
                     "KUBECONFIG", f"no service account of a pod and no usable kubeconfig ({error}): set KUBECONFIG"

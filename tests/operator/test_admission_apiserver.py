@@ -1,4 +1,4 @@
-"""The webhook as the API server calls it: over TLS on loopback, with a certificate that the processes make themselves."""
+"""The webhook as the API server calls it: over TLS on loopback, with a certificate that the processes make."""
 
 import base64
 import json
@@ -240,11 +240,10 @@ def test_it_is_not_ready_before_the_api_server_trusts_it(webhook: Webhook, start
 
 
 async def test_a_certificate_near_its_end_is_renewed_while_both_are_trusted(
-    webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+    webhook: Webhook,
 ) -> None:
     webhook.configure()
-    monkeypatch.setenv("KUBECONFIG", str(webhook.kubeconfig))
-    client = Client.connect(threads=2, timeout_seconds=10)
+    client = Client.connect(threads=2, timeout_seconds=10, kubeconfig=str(webhook.kubeconfig))
     keeper = Keeper(webhook.settings(), client, AdmissionMetrics())
     await keeper.check()
     assert keeper.not_ready is None
