@@ -67,6 +67,7 @@ class TorchAttention:
         self._device = cache.layers[0].device
         head_rows = torch.arange(2 * cache.kv_heads, device=self._device) * cache.page_tokens
         self._head_rows = head_rows.unsqueeze(0)
+        self._largest = torch.finfo(cache.layers[0].dtype).max
 
     def plan(self, chunks: Sequence[Chunk]) -> StepPlan:
         page_tokens = self.cache.page_tokens
@@ -86,12 +87,11 @@ class TorchAttention:
 
     def attend(self, layer: int, query: torch.Tensor, key_value: torch.Tensor, plan: StepPlan) -> torch.Tensor:
         pages = self.cache.layers[layer]
-        head_dim = self.cache.head_dim
-        pages.view(-1, head_dim).index_copy_(0, plan.slots, key_value.reshape(-1, head_dim).to(pages.dtype))
+        self._write(pages, key_value, plan.slots)
         first = plan.groups[0]
         if len(plan.groups) == 1 and first.rows is None:
             return self._attend_group(pages, query, first)
-        out = query.new_empty(query.shape[0], query.shape[1] * head_dim)
+        out = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
         for group in plan.groups:
             if group.rows is None:
                 end = group.start + group.sequences * group.queries
@@ -99,6 +99,12 @@ class TorchAttention:
             else:
                 out.index_copy_(0, group.rows, self._attend_group(pages, query.index_select(0, group.rows), group))
         return out
+
+    def _write(self, pages: torch.Tensor, key_value: torch.Tensor, slots: torch.Tensor) -> None:
+        """Only finite numbers reach a page: a masked slot weighs 0, and 0 · NaN would spoil the page's next owner."""
+        rows = key_value.reshape(-1, self.cache.head_dim)
+        finite = rows.nan_to_num(0.0, self._largest, -self._largest)
+        pages.view(-1, self.cache.head_dim).index_copy_(0, slots, finite.to(pages.dtype))
 
     def _attend_group(self, pages: torch.Tensor, query: torch.Tensor, group: Group) -> torch.Tensor:
         cache = self.cache
