@@ -197,7 +197,7 @@ class Controller:
 
     async def _after_round(self) -> None:
         """All workers were read: scale, and reconcile the services about which there is news."""
-        self._metrics.workers(len(self._scraper.readings))
+        self._metrics.scraped(len(self._scraper.readings))
         uids = []
         for key in list(self.indexes.services):
             snapshot = gather(self.indexes, key)

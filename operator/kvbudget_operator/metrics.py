@@ -43,6 +43,9 @@ class OperatorMetrics(_Exposition):
             registry=self.registry,
         )
         self._workers = Gauge("kvbudget_operator_workers", "Worker pods with metrics.", registry=self.registry)
+        self._rounds = Counter(
+            "kvbudget_operator_scrape_rounds_total", "Readings of all workers.", registry=self.registry
+        )
 
     def depth(self, keys: int) -> None:
         self._depth.set(keys)
@@ -60,8 +63,10 @@ class OperatorMetrics(_Exposition):
         if count:
             self._writes.labels(what).inc(count)
 
-    def workers(self, count: int) -> None:
-        self._workers.set(count)
+    def scraped(self, workers: int) -> None:
+        """All workers were read; so many of them ever answered."""
+        self._rounds.inc()
+        self._workers.set(workers)
 
 
 class AdmissionMetrics(_Exposition):

@@ -4,12 +4,15 @@ import json
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kvbudget.plan import Plan
+from kvbudget_operator import rbac
+from support.controlplane import ControlPlane
 from support.kubeapi import Object
-from support.kubeprocess import Process
+from support.kubeprocess import Process, service_account
 from support.services import Cluster
 
 pytestmark = pytest.mark.apiserver
@@ -214,6 +217,21 @@ def test_an_operator_killed_at_any_point_reaches_the_same_end(
     assert json.loads(plans[0]["data"]["plan.json"])["limits"]["maxModelLen"] == 2048
     assert deployment["spec"]["replicas"] == 2
     assert process.terminate() == 0
+
+
+def test_the_whole_cluster_is_watched_by_default(
+    apiserver: ControlPlane, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rules = (*rbac.OPERATOR, *rbac.OPERATOR_CLUSTER, *rbac.OPERATOR_SCAN)
+    kubeconfig = service_account(apiserver, tmp_path, cluster.namespace, cluster=rules)
+    process = Process(["operator"], kubeconfig, tmp_path, {"KVBUDGET_WORKER_IMAGE": "registry.test/worker:1"})
+    request.addfinalizer(process.kill)
+    process.start().until_ready()
+    cluster.make_class()
+    cluster.make(spec__replicas=1)
+    cluster.until_deployed()
+    cluster.until_condition("Accepted", "True")
+    assert "forbidden" not in process.text()
 
 
 def _metrics(operator: Process) -> dict[str, float]:
