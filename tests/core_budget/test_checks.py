@@ -8,6 +8,8 @@ import pytest
 from kvbudget.api import GPUClass, LLMService
 from kvbudget.checks import Verdict, evaluate
 from kvbudget.errors import Problem
+from kvbudget.facts import splits
+from kvbudget.shape import BUILT_IN
 
 MakeService = Callable[..., LLMService]
 MakeClass = Callable[..., GPUClass]
@@ -448,3 +450,33 @@ def test_a_smaller_class_is_compared_with_the_class_before(make_service: MakeSer
 def test_replicas_beside_scaling_are_no_warning_on_an_update(make_service: MakeService, make_class: MakeClass) -> None:
     both = make_service({"spec.replicas": 2, "spec.scaling": {"maxReplicas": 3}})
     assert evaluate(both, make_class(), old=both).warnings == ()
+
+
+@pytest.mark.parametrize("limit", [29120, 100_000])
+def test_a_shorter_length_takes_limits_that_it_has_no_room_for_along(
+    verdict: Callable[..., Verdict], limit: int
+) -> None:
+    found = verdict({"spec.maxModelLen": 131072, "spec.admission.maxInputTokens": limit})
+    assert found.remedies[0].text == "maxModelLen ≤ 29120 (and admission.maxInputTokens ≤ 29119)"
+    assert dict(found.remedies[0].changes) == {"spec.maxModelLen": 29120, "spec.admission.maxInputTokens": 29119}
+
+
+def test_a_remedy_never_asks_for_less_headroom_than_is_safe(verdict: Callable[..., Verdict]) -> None:
+    at_90 = {"spec.maxModelLen": 36000}
+    assert "spec.kvCache.memoryPercent" in {r.changes[0][0] for r in verdict(at_90).remedies}
+    for remedy in verdict({"spec.maxModelLen": 60000}).remedies:
+        assert remedy.changes[0][0] != "spec.kvCache.memoryPercent"
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "expected"),
+    [
+        pytest.param(32, 8, [1, 2, 4, 8, 16], id="GQA"),
+        pytest.param(12, 4, [1, 2, 4, 12], id="6 ranks neither divide nor are divided by 4 KV heads"),
+        pytest.param(9, 3, [1, 3, 9], id="SmolLM2"),
+        pytest.param(16, 1, [1, 2, 4, 8, 16], id="MQA is replicated"),
+    ],
+)
+def test_ranks_over_which_heads_can_be_split(heads: int, kv_heads: int, expected: list[int]) -> None:
+    shape = BUILT_IN["SmolLM2-135M-Instruct"].model_copy(update={"attention_heads": heads, "kv_heads": kv_heads})
+    assert [n for n in range(1, 17) if splits(shape, n)] == expected
