@@ -225,6 +225,13 @@ def test_choices_share_the_prompt_and_generate_apart(prompt_tokens: int, max_seq
     worker.assert_empty()
 
 
+def test_further_choices_start_before_requests_that_came_later() -> None:
+    worker = Worker(max_sequences=1)
+    worker.admit("r", range(5), 3, n=2)
+    worker.admit("later", range(10, 15), 3)
+    assert list(worker.run()) == [("r", 0), ("r", 1), ("later", 0)]
+
+
 def test_choices_survive_a_first_choice_that_ends_at_its_first_token() -> None:
     for prompt_tokens in (7, 8):
         worker = Worker(max_sequences=1)

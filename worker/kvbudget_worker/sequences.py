@@ -77,9 +77,10 @@ class Sequence:
         )
 
     def finish_reason(self) -> FinishReason | None:
-        """Whether the newest token is the last one. ``stop`` wins where both apply."""
+        """Whether the newest token is the last one. ``stop`` wins where both apply. Ending tokens before ``min_tokens``
+        do not occur: :meth:`chunk` bans them."""
         request = self.group.request
-        if self.output[-1] in request.ending_ids and len(self.output) > request.min_tokens:
+        if self.output[-1] in request.ending_ids:
             return "stop"
         if len(self.output) >= request.max_output_tokens:
             return "length"
