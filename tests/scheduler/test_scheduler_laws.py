@@ -211,5 +211,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.pool.free_pages == self.pool.pages
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestScheduler = SchedulerMachine.TestCase
