@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
+import aiohttp
 import click
 import kopf
 
@@ -17,6 +18,7 @@ from kvbudget_operator import handlers, health, keeper, verify, webhooks
 from kvbudget_operator.client import Client
 from kvbudget_operator.controller import Controller
 from kvbudget_operator.metrics import AdmissionMetrics, OperatorMetrics
+from kvbudget_operator.preflight import Preflight
 from kvbudget_operator.settings import (
     CLIENT_THREADS,
     ENV_LOG_FORMAT,
@@ -27,6 +29,10 @@ from kvbudget_operator.settings import (
 )
 
 _WATCH_WORKERS = 32
+
+
+class ConnectionLost(KvbudgetError):
+    """The watches failed for longer than they retry."""
 
 
 @click.group()
@@ -72,17 +78,26 @@ async def run_operator(settings: OperatorSettings) -> int:
     metrics = OperatorMetrics()
     client = _connect()
     controller = Controller(settings, client, metrics)
+    preflight = Preflight()
+
+    def not_ready() -> str | None:
+        return preflight.waiting_for or controller.not_ready()
+
     async with health.serve(
-        settings.health_host, settings.health_port, not_ready=controller.not_ready, exposition=metrics.exposition
+        settings.health_host, settings.health_port, not_ready=not_ready, exposition=metrics.exposition
     ):
-        await kopf.operator(
-            settings=kopf_settings(settings),
-            memo=kopf.Memo(controller=controller),
-            standalone=True,
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-            stop_flag=controller.stopped,
-        )
+        await preflight.wait(client)
+        try:
+            await kopf.operator(
+                settings=kopf_settings(settings),
+                memo=kopf.Memo(controller=controller),
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+                stop_flag=controller.stopped,
+            )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ConnectionLost(f"the API server went away: {error}. A restart waits for it") from error
     client.close()
     return 1 if controller.stopped.is_set() else 0
 

@@ -115,6 +115,10 @@ class Client:
         """The live object."""
         return await self._call("GET", ref.path, str(ref), timeout_seconds=timeout_seconds)
 
+    async def discover(self, api_version: str) -> Object:
+        """The resources that the API server serves for a group and version (an APIResourceList)."""
+        return await self._call("GET", f"/apis/{api_version}", f"discover {api_version}")
+
     async def create(self, obj: Object, *, dry_run: bool = False) -> Object:
         """POST; ``dry_run`` runs admission and validation only."""
         ref = Ref.of(obj)
