@@ -139,6 +139,12 @@ def test_the_processes_understand_their_environment(rendered: list[Object]) -> N
     assert ports == {"webhook": read.port, "health": read.health_port}
 
 
+def test_no_pod_gets_the_services_of_its_namespace_as_environment(rendered: list[Object]) -> None:
+    """The Service kvbudget-webhook would else set KVBUDGET_WEBHOOK_PORT to a URL."""
+    for name, pod in pod_specs(rendered).items():
+        assert pod["enableServiceLinks"] is False, name
+
+
 def test_crds_are_the_generated_ones_and_stay_at_uninstall(chart: Chart) -> None:
     rendered = chart.objects("CustomResourceDefinition")
     generated = {each["metadata"]["name"]: each for each in crd.crds()}

@@ -87,6 +87,7 @@ priorityClassName: {{ . }}
 {{- /* The pod that makes dry-run creates until one has passed the webhook; the hook Job's and `helm test`'s. */ -}}
 {{- define "kvbudget.verifyPod" -}}
 restartPolicy: Never
+enableServiceLinks: false
 serviceAccountName: {{ include "kvbudget.fullname" . }}-verify
 securityContext: {{- include "kvbudget.podSecurityContext" . | nindent 2 }}
 {{- include "kvbudget.scheduling" (list . .Values.admission) | nindent 0 }}
