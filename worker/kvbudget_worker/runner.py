@@ -4,8 +4,9 @@ from pathlib import Path
 
 import torch
 
-from kvbudget.errors import UnsupportedError
+from kvbudget.errors import InputError, UnsupportedError
 from kvbudget.plan import Plan, PlanKV
+from kvbudget.quantity import format_bytes
 from kvbudget_worker.attention import PagedCache, TorchAttention, kv_dtype
 from kvbudget_worker.attention.torch_backend import StepPlan
 from kvbudget_worker.batch import Sampled, StepBatch
@@ -67,6 +68,7 @@ class Runner:
         checkpoint = open_checkpoint(Path(plan.model.weights_path))
         check_shape(checkpoint.config, plan.model.shape, checkpoint.path)
         parameters = load_parameters(checkpoint, dtype, place)
+        _check_pool_fits(plan, free_bytes(place))
         return cls(
             checkpoint.config,
             parameters,
@@ -105,3 +107,15 @@ def _weight_dtype(precision: str) -> torch.dtype:
         raise UnsupportedError(
             "spec.model.weightPrecision", f"{precision} is not served yet: use {', '.join(WEIGHT_DTYPES)}"
         ) from None
+
+
+def _check_pool_fits(plan: Plan, free: int) -> None:
+    """A host promises memory that it does not have and kills the process later, so the pool is compared before it is
+    made. ``free``: bytes that are left beside the weights. Raises InputError."""
+    pool = (plan.kv.pages + plan.kv.reserved_pages) * plan.kv.page_bytes
+    if pool > free:
+        raise InputError(
+            "spec.kvCache.memoryPercent",
+            f"a pool of {plan.kv.pages} pages needs {format_bytes(pool)}, but {format_bytes(free)} are free beside the "
+            f"weights: lower it, or correct spec.memory of GPUClass {plan.gpu.class_name}",
+        )
