@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from kvbudget import contract
+from kvbudget.errors import InputError
 from kvbudget.plan import Plan
+from kvbudget.quantity import format_bytes
 from kvbudget_worker.server import Loaded
 from kvbudget_worker.tokenizer import Tokenizer
 
@@ -14,7 +16,18 @@ def load_model(plan: Plan, device: str | None) -> Loaded:
     from kvbudget_worker.runner import Runner
 
     tokenizer = Tokenizer.load(Path(plan.model.weights_path))
-    runner = Runner.load(plan, device)
+    try:
+        runner = Runner.load(plan, device)
+    except (MemoryError, RuntimeError) as error:
+        if "memory" not in str(error).lower():
+            raise
+        # torch's allocators raise RuntimeError, on the CPU and on a GPU.
+        pool = format_bytes((plan.kv.pages + plan.kv.reserved_pages) * plan.kv.page_bytes)
+        raise InputError(
+            "spec.kvCache.memoryPercent",
+            f"weights and a pool of {plan.kv.pages} pages ({pool}) do not fit into this device's memory: lower it, or "
+            f"correct spec.memory of GPUClass {plan.gpu.class_name} ({str(error).splitlines()[0]})",
+        ) from None
     measured = {
         contract.MEASURED_WEIGHT_BYTES: runner.weight_bytes,
         contract.MEASURED_PAGE_BYTES: runner.page_bytes,

@@ -15,10 +15,9 @@ from kvbudget_worker.lifecycle import Phase
 from kvbudget_worker.refusals import INVALID, Refusal, Refused
 
 
-def build_app(service: Service) -> ASGIApp:
-    """The whole surface of a worker."""
-    info = InfoEndpoints(service)
-    routes = [
+def routes(service: Service, info: InfoEndpoints) -> list[Route]:
+    """Every route there is."""
+    return [
         Route("/v1/completions", GenerationEndpoint(service, "completion"), methods=["POST"]),
         Route("/v1/chat/completions", GenerationEndpoint(service, "chat"), methods=["POST"]),
         Route("/v1/models", info.models),
@@ -32,8 +31,12 @@ def build_app(service: Service) -> ASGIApp:
         Route("/version", info.version),
         Route("/load", info.load),
     ]
+
+
+def build_app(service: Service) -> ASGIApp:
+    """The whole surface of a worker."""
     handlers = {Refused: refused, ClientGone: client_gone, HTTPException: _http_error}
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes(service, InfoEndpoints(service)), exception_handlers=handlers)
     return RequestContext(app, closing=lambda: service.lifecycle.phase in (Phase.DRAINING, Phase.STOPPED))
 
 

@@ -13,7 +13,7 @@ from kvbudget.plan import Plan
 from kvbudget_worker.engine import Engine, monotonic_ms
 from kvbudget_worker.gate import Ask
 from kvbudget_worker.generation import TextRules
-from kvbudget_worker.http.bodies import ChatBody, CompletionBody, Prompt
+from kvbudget_worker.http.bodies import ChatBody, CompletionBody
 from kvbudget_worker.lifecycle import Lifecycle, Phase
 from kvbudget_worker.limits import output_limit
 from kvbudget_worker.metrics import Exposition, WorkerMetrics
@@ -112,7 +112,7 @@ class Service:
         if isinstance(body, ChatBody):
             prompts = [await self.encode_chat(body.conversation())]
         else:
-            prompts = [await self._prompt(prompt, i, body) for i, prompt in enumerate(body.prompt)]
+            prompts = await self._prompts(body)
         self.check_ids("stop_token_ids", body.stop_token_ids or ())
         self.check_ids("logit_bias", tuple(body.logit_bias or ()))
         param, asked = body.asked_tokens()
@@ -143,11 +143,21 @@ class Service:
         default_limit = max(limits) if asked is None else None
         return Prepared(response_id, Ask(client_id, requests, arrived_ms), rules, default_limit)
 
-    async def _prompt(self, prompt: Prompt, index: int, body: CompletionBody) -> list[int]:
-        if isinstance(prompt, str):
-            return await self.encode(prompt, add_special=body.add_special_tokens)
-        self.check_ids(f"prompt[{index}]" if len(body.prompt) > 1 else "prompt", prompt)
-        return list(prompt)
+    async def _prompts(self, body: CompletionBody) -> list[list[int]]:
+        def encode_all() -> list[list[int]]:
+            return [
+                self.tokenizer.encode(prompt, add_special=body.add_special_tokens)
+                if isinstance(prompt, str)
+                else list(prompt)
+                for prompt in body.prompt
+            ]
+
+        for index, prompt in enumerate(body.prompt):
+            if not isinstance(prompt, str):
+                self.check_ids(f"prompt[{index}]" if len(body.prompt) > 1 else "prompt", prompt)
+        if sum(map(len, body.prompt)) <= _INLINE_CHARACTERS:
+            return encode_all()
+        return await asyncio.to_thread(encode_all)
 
     def check_ids(self, param: str, ids: tuple[int, ...]) -> None:
         """Raises Refused (400) for an id outside the vocabulary."""
