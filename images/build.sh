@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# build.sh [operator] [worker]: builds kvbudget/operator:dev and kvbudget/worker:dev where their inputs changed, and loads
-# them into the test cluster where it is up: the operator on every node, the worker on the node that advertises GPUs.
+# build.sh [operator] [worker]: builds kvbudget/operator:dev and kvbudget/worker:dev where their inputs changed.
 #   KVBUDGET_BASE_IMAGE    base with Python 3.11; unset: python:3.11-slim-bookworm where a registry answers, else made by debootstrap
 #   KVBUDGET_WORKER_DEVICE cpu (default) or cuda
 #   KVBUDGET_TORCH_WHEEL, KVBUDGET_TORCH_INDEX   a CPU-only wheel of torch, or an index that has one
@@ -78,4 +77,3 @@ for image; do
     *) die "no image is called $image" "operator or worker" ;;
   esac
 done
-bash "$root/images/load.sh" "$@"

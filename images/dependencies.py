@@ -24,7 +24,7 @@ KEPT_LIBRARIES = ("libcudart.so", "libcudnn.so")
 UNUSED_FOLDERS = ("bin", "triton", "torch/include", "torch/share")
 CHECK = {
     "worker": """
-import torch, tokenizers, safetensors.torch, uvicorn, starlette.applications, orjson, jinja2, prometheus_client, pydantic
+import torch, tokenizers, safetensors.torch, uvicorn, starlette.applications, orjson, jinja2, prometheus_client
 x = torch.randn(8, 16)
 assert torch.allclose(x @ x.T, (x.double() @ x.double().T).float(), atol=1e-4)
 q = torch.randn(1, 2, 4, 8, dtype=torch.bfloat16)

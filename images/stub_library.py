@@ -1,11 +1,11 @@
 """Write a stand-in for a shared library: the same name, symbols and versions, and no code.
 
-PyPI's torch for Linux links the CUDA libraries, so that `import torch` maps all of them, on a machine without a GPU too,
-where nothing ever calls them. A stand-in keeps the loader content at a thousandth of the size. Every function returns 1,
-which each of these libraries defines as an error ("not initialized" and the like); every variable is zero.
+PyPI's torch for Linux links the CUDA libraries, so that `import torch` maps all of them, on a machine without a GPU
+too, where nothing ever calls them. A stand-in keeps the loader content at a thousandth of the size. Every function
+returns 1, which each of these libraries defines as an error ("not initialized" and the like); every variable is zero.
 
-The format is the ELF64 of the System V ABI (little endian). Symbol names, hash table and versions are copied as they are,
-since they depend on names and order only; just the symbols' addresses change.
+The format is the ELF64 of the System V ABI (little endian). Symbol names, hash table and versions are copied as they
+are, since they depend on names and order only; just the symbols' addresses change.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ logged() { # WHAT LOG COMMAND…: runs a long command into a log; a line every 3
   set +m
   # shellcheck disable=SC2064
   trap "kill -- -$job 2>/dev/null; exit 130" INT TERM
-  until timeout 30 tail --pid="$job" -s 0.2 -f /dev/null; do step "$what … still at work after $((SECONDS - began)) s (log: $log)"; done
+  until timeout --foreground 30 tail --pid="$job" -s 0.2 -f /dev/null; do step "$what … still at work after $((SECONDS - began)) s (log: $log)"; done
   wait "$job" || rc=$?
   trap - INT TERM
   if [ "$rc" != 0 ]; then
@@ -38,6 +38,20 @@ logged() { # WHAT LOG COMMAND…: runs a long command into a log; a line every 3
     die "$what failed with exit code $rc after $((SECONDS - began)) s" "read $log, then run the same command again: finished parts are kept"
   fi
   step "$what: done in $((SECONDS - began)) s"
+}
+
+beside() { # COMMAND…: starts it beside this script, in its own process group; sets `beside` to the group, for end_beside and wait
+  set -m
+  "$@" &
+  beside=$!
+  set +m
+  trap 'end_beside; exit 130' INT TERM
+  trap end_beside EXIT
+}
+
+end_beside() { # ends what `beside` started, if it still runs
+  trap - EXIT INT TERM
+  kill -- "-$beside" 2>/dev/null || true
 }
 
 exclusive() { # NAME "$0" "$@": runs the calling script again under the lock NAME; waits while another run holds it

@@ -8,7 +8,7 @@ KUBERNETES_VERSION=v1.34.4
 CLUSTER=${KVBUDGET_CLUSTER:-kvbudget}
 GPU_NODE=$CLUSTER-worker
 export KUBECONFIG=$CACHE/kubeconfig
-export PATH=$BIN:$PATH KIND_DIR KUBERNETES_VERSION CLUSTER GPU_NODE
+export PATH=$BIN:$PATH:/usr/sbin:/sbin KIND_DIR KUBERNETES_VERSION CLUSTER GPU_NODE
 
 own_socket=$CACHE/docker.sock
 answers() { timeout 20 docker version >/dev/null 2>&1; }

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# All that the demo and the end-to-end tests need: a cluster, both images built and loaded, the weights. The parts that do not
+# need each other run side by side.
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+bash scripts/venv.sh
+bash e2e/kind/docker.sh
+
+images_and_weights() {
+  bash images/build.sh
+  logged "weights of SmolLM2-135M-Instruct" weights.log .venv/bin/python scripts/weights.py
+}
+
+beside images_and_weights # a failure of either side ends the other: nobody should wait ten minutes to read why
+bash e2e/kind/cluster.sh up
+wait "$beside" || die "the images or the weights are not ready" "read the lines above, then run the same command again"
+end_beside
+bash images/load.sh
