@@ -17,6 +17,16 @@ from harness.tiny import Tiny
 _FAILED = pytest.StashKey[bool]()
 
 
+TEST_S = 900
+"""No test may take longer, however busy the host is."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(REPOSITORY / "e2e"):
+            item.add_marker(pytest.mark.timeout(TEST_S))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -19,10 +19,10 @@ def test_load_scales_up_and_idleness_down_and_nothing_admitted_is_lost(
     assert replicas(cluster, namespace) == 1
 
     with load(url, NAME, mixed_jobs(), concurrency=60) as heavy:
-        eventually(lambda: replicas(cluster, namespace) == 2, 60, "a second replica to be wanted")
-        eventually(lambda: ready(cluster, namespace) == 2, 90, "a second replica to be ready")
+        eventually(lambda: replicas(cluster, namespace) == 2, 120, "a second replica to be wanted")
+        eventually(lambda: ready(cluster, namespace) == 2, 180, "a second replica to be ready")
         second_ready = len(heavy.done)
-        eventually(lambda: len(heavy.done) > second_ready + 10, 60, "both replicas to work")
+        eventually(lambda: len(heavy.done) > second_ready + 10, 120, "both replicas to work")
         check_never_over(pools(cluster, NAME, namespace))
     report = heavy.report()
     print(*report.lines(), sep="\n")
@@ -31,8 +31,8 @@ def test_load_scales_up_and_idleness_down_and_nothing_admitted_is_lost(
 
     # A trickle goes on while a replica is drained: some of it runs on the one that leaves.
     with load(url, NAME, trickle(), concurrency=4) as light:
-        eventually(lambda: replicas(cluster, namespace) == 1, 60, "one replica to be wanted")
-        eventually(lambda: len(cluster.pods_of(NAME, namespace)) == 1, 90, "the drained pod to end")
+        eventually(lambda: replicas(cluster, namespace) == 1, 120, "one replica to be wanted")
+        eventually(lambda: len(cluster.pods_of(NAME, namespace)) == 1, 180, "the drained pod to end")
     report = light.report()
     print(*report.lines(), sep="\n")
     assert not report.lost

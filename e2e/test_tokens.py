@@ -78,7 +78,7 @@ def test_a_client_that_goes_away_gives_its_pages_back(cluster: Cluster, namespac
         next(answer.iter_lines())
         eventually(
             lambda: any(pool.reserved == MAX_MODEL_LEN for pool in pools(cluster, NAME, namespace)),
-            5,
+            60,
             "the reservation to show",
         )
     wait_all_free(cluster, NAME, namespace)

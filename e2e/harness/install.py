@@ -38,7 +38,7 @@ def install(cluster: Cluster) -> Installed:
 
 def upgrade(cluster: Cluster, chart: Path = CHART) -> None:
     """``helm upgrade --install --wait``."""
-    cluster.helm("upgrade", "--install", RELEASE, str(chart), "-n", SYSTEM, "--wait", "--timeout", "3m", *IMAGE_VALUES)
+    cluster.helm("upgrade", "--install", RELEASE, str(chart), "-n", SYSTEM, "--wait", "--timeout", "6m", *IMAGE_VALUES)
 
 
 def webhook_answer(cluster: Cluster) -> str:

@@ -11,7 +11,7 @@ from harness.tiny import Tiny
 from harness.waiting import eventually
 
 NAME = "tiny"
-READY_S = 90
+READY_S = 240
 
 
 def start_tiny(cluster: Cluster, namespace: str, tiny: Tiny, **changes: Any) -> str:
@@ -32,7 +32,7 @@ def wait_answers(url: str) -> None:
         except httpx.HTTPError as error:
             raise AssertionError(str(error)) from error
 
-    eventually(check, 20, f"{url} to answer")
+    eventually(check, 60, f"{url} to answer")
 
 
 def stream_chat(url: str, model: str, question: str, *, max_tokens: int = 48) -> Iterator[str]:

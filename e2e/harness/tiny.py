@@ -25,7 +25,8 @@ class Tiny:
     def prepare(cls) -> "Tiny":
         """Writes the model to where the GPU node sees it."""
         model = TinyModel()
-        make_tiny_model(WEIGHTS / FOLDER, model)
+        for file in make_tiny_model(WEIGHTS / FOLDER, model).iterdir():
+            file.chmod(0o644)  # pods read it as another user
         return cls(model.shape.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True))
 
     def spec(self, **changes: Any) -> dict[str, Any]:

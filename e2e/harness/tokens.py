@@ -44,7 +44,7 @@ def check_never_over(sampled: list[Pool]) -> None:
         assert 0 <= pool.used <= pool.reserved <= pool.total, pool
 
 
-def wait_all_free(cluster: Cluster, service: str, namespace: str, timeout_s: float = 20) -> None:
+def wait_all_free(cluster: Cluster, service: str, namespace: str, timeout_s: float = 60) -> None:
     """Waits until no worker holds a reserved token."""
 
     def check() -> bool:
