@@ -36,6 +36,8 @@ prepare() { # IMAGE: its dependencies at $work/IMAGE/prepared/dependencies, kept
     [ -z "$index" ] || args+=(--torch-index "$index")
   fi
   [ "$(cat "$at/key" 2>/dev/null)" != "$key" ] || return 0
+  # the large layers of the old dependencies; in a daemon that others use too, cleaning up is theirs
+  [ "${DOCKER_HOST:-}" != "unix://$own_socket" ] || docker image prune -f >/dev/null
   rm -rf "$at"
   mkdir -p "$at/prepared"
   UV=$UV UV_CACHE_DIR=$CACHE/uv logged "$image image: dependencies" "dependencies-$image.log" \
@@ -61,7 +63,6 @@ build() { # IMAGE PACKAGE…: sources below the repository
   logged "docker build $tag" "image-$image.log" docker build --label "$label=$key" --build-arg "BASE=$base" --build-arg "DEVICE=$device" \
     -f "$context/images/$image.Dockerfile" -t "$tag" "$context"
   rm -rf "$context"
-  docker image prune -f >/dev/null # the layers of the image that this one replaces
   step "$tag: $(($(docker image inspect -f '{{.Size}}' "$tag") >> 20)) MiB"
 }
 
