@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ ALL = SamplingParams(temperature=0.0, logprobs=320)
 
 
 @pytest.mark.parametrize("model", variants(), ids=str)
-def test_every_variant_gives_the_oracles_probabilities_however_the_prompt_is_cut(model: TinyModel, tmp_path) -> None:
+def test_every_variant_gives_the_oracles_probabilities_however_the_prompt_is_cut(
+    model: TinyModel, tmp_path: Path
+) -> None:
     folder = make_tiny_model(tmp_path, model)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokens = torch.randint(0, 256, (100,), generator=torch.Generator().manual_seed(1))

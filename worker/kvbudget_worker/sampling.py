@@ -61,14 +61,13 @@ class Sampler:
         temperature = torch.tensor([[c.params.temperature] for c in chunks], device=device)
         points = torch.tensor([[self._point(c)] for c in chunks], dtype=torch.float64, device=device)
         scaled = logits / temperature
-        order = None
         if any(c.params.top_k > 0 or c.params.top_p < 1 for c in chunks):
-            scaled, order = scaled.sort(dim=-1, descending=True)
-            _keep_best(scaled, chunks)
+            scaled.masked_fill_(_excluded(scaled, chunks), float("-inf"))
+        # In the vocabulary's order, filtered or not: a row's draw must not depend on who else is in the batch.
         cumulated = torch.softmax(scaled, dim=-1).to(torch.float64).cumsum(dim=-1)
         # Never a token of probability 0: the point stays below the sum, however that was rounded.
-        places = torch.searchsorted(cumulated, points * cumulated[:, -1:], right=True).clamp_(max=scaled.shape[1] - 1)
-        return (places if order is None else order.gather(1, places)).squeeze(1)
+        places = torch.searchsorted(cumulated, points * cumulated[:, -1:], right=True)
+        return places.clamp_(max=scaled.shape[1] - 1).squeeze(1)
 
     def _point(self, chunk: Chunk) -> float:
         """Uniform in [0, 1). A seeded stream depends on the seed and the step alone, not on who shares the batch."""
@@ -102,17 +101,17 @@ def _adjust(logits: torch.Tensor, chunks: Sequence[Chunk]) -> None:
         logits.index_put_(at, torch.tensor(amounts, device=logits.device), accumulate=True)
 
 
-def _keep_best(descending: torch.Tensor, chunks: Sequence[Chunk]) -> None:
-    """Rule out, in place, what top_k and top_p exclude from rows of descending logits. The best token always stays;
-    top_p keeps the token that crosses it."""
-    vocab = descending.shape[1]
-    device = descending.device
+def _excluded(logits: torch.Tensor, chunks: Sequence[Chunk]) -> torch.Tensor:
+    """[n, vocab], true for what top_k and top_p exclude. The best token always stays; top_p keeps the token that
+    crosses it."""
+    descending, order = logits.sort(dim=-1, descending=True)
+    device, vocab = logits.device, logits.shape[1]
     most = torch.tensor([[c.params.top_k if 0 < c.params.top_k < vocab else vocab] for c in chunks], device=device)
-    descending.masked_fill_(torch.arange(vocab, device=device) >= most, float("-inf"))
+    excluded = torch.arange(vocab, device=device) >= most
     if any(c.params.top_p < 1 for c in chunks):
         share = torch.tensor([[c.params.top_p] for c in chunks], device=device)
-        probabilities = torch.softmax(descending, dim=-1)
+        probabilities = torch.softmax(descending.masked_fill_(excluded, float("-inf")), dim=-1)
         before = probabilities.cumsum(dim=-1) - probabilities
-        excluded = (before >= share) & (share < 1)
+        excluded |= (before >= share) & (share < 1)
         excluded[:, 0] = False
-        descending.masked_fill_(excluded, float("-inf"))
+    return torch.empty_like(excluded).scatter_(1, order, excluded)

@@ -1,0 +1,108 @@
+"""Attention over scattered pages against a plain softmax over each sequence's own keys."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from kvbudget_worker.attention import PagedCache, TorchAttention
+from kvbudget_worker.batch import Chunk, SamplingParams
+
+PARAMS = SamplingParams(temperature=0.0)
+
+
+def _cache(pages: int, page_tokens: int, kv_heads: int, dtype: torch.dtype = torch.float32) -> PagedCache:
+    return PagedCache(
+        layers=1,
+        pages=pages,
+        kv_heads=kv_heads,
+        page_tokens=page_tokens,
+        head_dim=8,
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
+
+
+def _expected(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """[n, heads, d] queries at the last n of [tokens, kv_heads, d] keys."""
+    repeat = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", query, key) / query.shape[2] ** 0.5
+    n, tokens = query.shape[0], key.shape[0]
+    scores.masked_fill_(torch.ones(n, tokens, dtype=torch.bool).triu(tokens - n + 1), float("-inf"))
+    return torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1), value).reshape(n, -1)
+
+
+def _attend(
+    attention: TorchAttention, query: torch.Tensor, kv: torch.Tensor, chunks: Sequence[tuple[int, int, tuple[int, ...]]]
+) -> torch.Tensor:
+    """One layer's step; ``chunks``: (start, tokens, pages) each."""
+    step = [Chunk(i, (0,) * count, start, pages, True, PARAMS) for i, (start, count, pages) in enumerate(chunks)]
+    return attention.attend(0, query, kv, attention.plan(step))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (9, 3), (5, 1)])
+@pytest.mark.parametrize("page_tokens", [4, 16])
+def test_a_ragged_mixed_batch_matches_each_sequence_alone(heads: int, kv_heads: int, page_tokens: int) -> None:
+    rng = random.Random(heads * page_tokens)
+    generator = torch.Generator().manual_seed(rng.randrange(2**30))
+    lengths = [(0, 1), (0, 7), (30, 1), (3, 1), (4, 1), (15, 300), (100, 1), (31, 1), (250, 1), (16, 16), (63, 1)]
+    free = list(range(220))
+    rng.shuffle(free)
+    cache = _cache(220, page_tokens, kv_heads)
+    attention = TorchAttention(cache, heads, torch.float32)
+    sequences = []
+    for start, count in lengths:
+        pages = tuple(free.pop() for _ in range(-(-(start + count) // page_tokens)))
+        kv = torch.randn(start + count, 2, kv_heads, 8, generator=generator)
+        if start:
+            _attend(attention, torch.randn(start, heads, 8, generator=generator), kv[:start], [(0, start, pages)])
+        sequences.append((start, count, pages, torch.randn(count, heads, 8, generator=generator), kv))
+    got = _attend(
+        attention,
+        torch.cat([query for *_, query, _ in sequences]),
+        torch.cat([kv[start:] for start, *_, kv in sequences]),
+        [(start, count, pages) for start, count, pages, *_ in sequences],
+    )
+    at = 0
+    for _, count, _, query, kv in sequences:
+        torch.testing.assert_close(got[at : at + count], _expected(query, kv[:, 0], kv[:, 1]), rtol=1e-4, atol=1e-5)
+        at += count
+
+
+def test_a_page_holds_each_token_in_its_slot() -> None:
+    cache = _cache(5, 4, 2)
+    attention = TorchAttention(cache, 2, torch.float32)
+    kv = torch.arange(6 * 2 * 2 * 8, dtype=torch.float32).view(6, 2, 2, 8)
+    _attend(attention, torch.zeros(6, 2, 8), kv, [(0, 6, (3, 1))])
+    for position in range(6):
+        page = (3, 1)[position // 4]
+        assert torch.equal(cache.layers[0][page, :, :, position % 4], kv[position])
+    untouched = [0, 2, 4, cache.scratch_page]
+    assert not cache.layers[0][untouched].any()
+    assert not cache.layers[0][1, :, :, 2:].any()
+
+
+def test_numbers_that_are_not_finite_never_reach_the_next_owner_of_a_page() -> None:
+    cache = _cache(2, 4, 1, torch.float16)
+    attention = TorchAttention(cache, 1, torch.float32)
+    poison = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30]).view(4, 1, 1, 1).expand(4, 2, 1, 8)
+    _attend(attention, torch.zeros(4, 1, 8), poison, [(0, 4, (0,))])
+    kv = torch.randn(2, 2, 1, 8).half().float()
+    query = torch.randn(2, 1, 8)
+    first = _attend(attention, query[:1], kv[:1], [(0, 1, (0,))])
+    torch.testing.assert_close(first, kv[:1, 1, 0])
+    second = _attend(attention, query[1:], kv[1:], [(1, 1, (0,))])
+    torch.testing.assert_close(second, _expected(query[1:], kv[:, 0], kv[:, 1]), rtol=1e-3, atol=1e-3)
+
+
+def test_a_copied_page_is_a_page_of_its_own() -> None:
+    cache = _cache(4, 4, 1)
+    cache.layers[0].copy_(torch.randn(cache.layers[0].shape))
+    before = cache.layers[0].clone()
+    cache.copy_pages([(0, 3), (1, 2)])
+    assert torch.equal(cache.layers[0][3], before[0])
+    assert torch.equal(cache.layers[0][2], before[1])
+    cache.layers[0][3].zero_()
+    assert torch.equal(cache.layers[0][0], before[0])
