@@ -34,6 +34,10 @@ ENV_DEVICE = "KVBUDGET_DEVICE"
 refuses to start unless this says ``cpu``."""
 ENV_HOST = "KVBUDGET_HOST"
 ENV_PORT = "KVBUDGET_PORT"
+ENV_TERMINATION_LOG = "KVBUDGET_TERMINATION_LOG"
+"""File whose text the kubelet puts into the pod's status when the worker ends; unset: the worker writes none."""
+DRAIN_ABORTED_NOTE = "requests cut off by the drain: "
+"""Begins the worker's last note, a number follows: its metrics end with it, so a last count may never be scraped."""
 PRE_STOP_SECONDS = 5
 """Endpoints learn of a leaving pod during this sleep, before SIGTERM reaches the worker."""
 

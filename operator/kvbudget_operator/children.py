@@ -14,6 +14,7 @@ from kvbudget.api import GPUClass, LLMService, PodTemplate
 from kvbudget.contract import (
     API_VERSION,
     ENV_PLAN,
+    ENV_TERMINATION_LOG,
     LABEL_ENGINE,
     LABEL_PLAN,
     MODEL_DIR,
@@ -36,6 +37,7 @@ GRACE_SECONDS = 5
 START_SECONDS = 1800
 """A pod that is not ready after this is restarted: loading weights takes minutes, not half an hour."""
 USER_ID = 65532
+_TERMINATION_LOG = "/dev/termination-log"
 VOLUME_PLAN = "kvbudget-plan"
 _VOLUME_WEIGHTS = "kvbudget-weights"
 _VOLUME_TMP = "kvbudget-tmp"
@@ -179,6 +181,7 @@ def _container(service: LLMService, plan: Plan, extra: PodTemplate, worker: Work
         env["TRITON_CACHE_DIR"] = {"name": "TRITON_CACHE_DIR", "value": "/tmp/triton"}
     env |= {entry["name"]: entry for entry in _dump(extra.env)}
     env[ENV_PLAN] = {"name": ENV_PLAN, "value": f"{PLAN_DIR}/{PLAN_FILE}"}
+    env[ENV_TERMINATION_LOG] = {"name": ENV_TERMINATION_LOG, "value": _TERMINATION_LOG}
     return {
         "name": WORKER_CONTAINER,
         "image": worker.image,
@@ -192,6 +195,9 @@ def _container(service: LLMService, plan: Plan, extra: PodTemplate, worker: Work
             "runAsNonRoot": True,
             "capabilities": {"drop": ["ALL"]},
         },
+        "terminationMessagePath": _TERMINATION_LOG,
+        # A worker that cannot start says why in its last lines; the status then repeats them.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "startupProbe": _probe("/ready", period=2, failures=START_SECONDS // 2),
         "readinessProbe": _probe("/ready", period=2, failures=2),

@@ -16,9 +16,10 @@ from kvbudget_operator.apply import NameTaken, StillLeaving, apply_children
 from kvbudget_operator.children import Owner
 from kvbudget_operator.client import ApiError, Client, Object, Ref
 from kvbudget_operator.events import event
-from kvbudget_operator.gather import Indexes, Key, Snapshot, gather
+from kvbudget_operator.gather import Indexes, Key, Snapshot, child_key, gather
 from kvbudget_operator.metrics import OperatorMetrics
 from kvbudget_operator.observe import Observation, demand_to_write, observe
+from kvbudget_operator.pods import drain_aborted
 from kvbudget_operator.queue import WorkQueue
 from kvbudget_operator.reconcile import Actions, decide, is_deleting
 from kvbudget_operator.scaler import Scaler
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _LEAVING_SECONDS = 2.0
 _CONFLICT_SECONDS = 0.2
+_TOLD_PODS = 1000
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Controller:
         self._metrics = metrics
         self._indexes: Indexes | None = None
         self._views: dict[Key, _View] = {}
+        self._told: dict[str, None] = {}  # pods whose last words were told, in order
         self._scaler = Scaler(client, scrape_seconds=settings.scrape_seconds)
         self._scraper = Scraper(self._pods, every_seconds=settings.scrape_seconds)
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,6 +95,19 @@ class Controller:
 
     def add(self, key: Key) -> None:
         """Something about this service changed."""
+        self.queue.add(key)
+
+    async def pod_changed(self, pod: Object) -> None:
+        """A pod changed, or is gone. What its worker said last is told at once: the pod may not be seen again."""
+        key = child_key(pod["metadata"])
+        requests, uid = drain_aborted(pod), str(pod["metadata"]["uid"])
+        if requests and uid not in self._told:
+            self._told = dict.fromkeys([*self._told, uid][-_TOLD_PODS:])
+            note = f"pod {pod['metadata']['name']} cut off {requests} requests: its drain took longer than "
+            service = gather(self.indexes, key)
+            if service is not None:
+                notice = Notice("Warning", "DrainAborted", note + "spec.drain.timeoutSeconds")
+                await self._post(Owner.of(service.service), notice)
         self.queue.add(key)
 
     def add_users(self, gpu_class: str) -> None:
@@ -222,16 +238,12 @@ class Controller:
         is_due = demand_to_write(snapshot.status.demand, view.observation.demand, may_write) != snapshot.status.demand
         if is_due or before is None or replace(before, demand=None) != replace(view.observation, demand=None):
             self.queue.add(key)
-        owner = Owner.of(snapshot.service)
-        for pod, requests in self._scraper.take_aborted(snapshot.pods):
-            note = f"pod {pod} ended {requests} requests because its drain timed out (spec.drain.timeoutSeconds)"
-            await self._post(owner, Notice("Warning", "DrainAborted", note))
         has_driver = service is not None and service.spec.scaling is not None
         if has_driver and decision.desired != decision.current and "replicas" in snapshot.service["spec"]:
             await self._scaler.act(snapshot, decision, readings, _rfc3339(datetime.now(UTC)))
             self._metrics.wrote("replicas")
             note = f"{decision.current} → {decision.desired} replicas: {decision.message}"
-            await self._post(owner, Notice("Normal", decision.reason, note))
+            await self._post(Owner.of(snapshot.service), Notice("Normal", decision.reason, note))
 
     def _pods(self) -> Iterable[Object]:
         return [pod for key in list(self.indexes.pods) for pod in self.indexes.pods.get(key, ())]

@@ -94,6 +94,10 @@ async def class_changed(body: Mapping[str, Any], memo: kopf.Memo, **_: Any) -> N
 @kopf.on.event(*SERVICES)
 @kopf.on.event(*SERVICEACCOUNTS)
 @kopf.on.event(*DISRUPTIONBUDGETS)
-@kopf.on.event(*PODS)
 async def child_changed(body: Mapping[str, Any], memo: kopf.Memo, **_: Any) -> None:
     memo.controller.add(child_key(body["metadata"]))
+
+
+@kopf.on.event(*PODS)
+async def pod_changed(body: Mapping[str, Any], memo: kopf.Memo, **_: Any) -> None:
+    await memo.controller.pod_changed(slim_pod(body))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kvbudget.contract import DRAIN_ABORTED_NOTE
+
 _BROKEN = frozenset(
     {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError"}
 )
@@ -33,6 +35,17 @@ def trouble(pod: Mapping[str, Any]) -> str | None:
         if waiting.get("reason") in _BROKEN:
             return f"{waiting['reason']}: {_ended(container) or waiting.get('message', '')}"
     return None
+
+
+def drain_aborted(pod: Mapping[str, Any]) -> int:
+    """Requests that the worker cut off when its drain timed out, as its last note says; 0: none, or not ended."""
+    for container in _status(pod).get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        note = str(ended.get("message") or "")
+        count = note.removeprefix(DRAIN_ABORTED_NOTE).strip()
+        if note.startswith(DRAIN_ABORTED_NOTE) and count.isdecimal():
+            return int(count)
+    return 0
 
 
 def _ended(container: Mapping[str, Any]) -> str:

@@ -45,7 +45,6 @@ class Reading:
     page_bytes: int = 0
     pages: int = 0
     free_bytes: int = 0
-    drain_aborted: int = 0
 
 
 _FIELDS: Mapping[str, str] = {
@@ -57,7 +56,6 @@ _FIELDS: Mapping[str, str] = {
     contract.MEASURED_PAGE_BYTES.name: "page_bytes",
     contract.MEASURED_PAGES.name: "pages",
     contract.MEASURED_FREE_BYTES.name: "free_bytes",
-    contract.DRAIN_ABORTED.name: "drain_aborted",
 }
 
 
@@ -98,12 +96,6 @@ class Scraper:
         self._pods = pods
         self._every_seconds = every_seconds
         self.readings: dict[str, Reading] = {}
-        self._aborted: dict[str, int] = {}
-
-    def take_aborted(self, pods: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-        """Names of ``pods`` whose drain cut requests off since the last call, with how many."""
-        news = [(pod["metadata"]["name"], self._aborted.pop(pod["metadata"]["uid"], 0)) for pod in pods]
-        return [(name, requests) for name, requests in news if requests]
 
     async def run(self, after_round: Callable[[], Awaitable[None]]) -> None:
         """Read all workers, call ``after_round``, wait; until cancelled. A pass that takes longer delays the next."""
@@ -121,7 +113,6 @@ class Scraper:
         pods = list(self._pods())
         existing = {pod["metadata"]["uid"] for pod in pods}
         self.readings = {uid: reading for uid, reading in self.readings.items() if uid in existing}
-        self._aborted = {uid: requests for uid, requests in self._aborted.items() if uid in existing}
         targets = [(pod, found) for pod in pods if (found := target(pod)) is not None]
         limit = asyncio.Semaphore(MAX_CONNECTIONS)
         await asyncio.gather(*(self._read(session, limit, pod, found) for pod, found in targets))
@@ -137,13 +128,8 @@ class Scraper:
                 logger.log(level, "no metrics from %s: %s", found.url, error or type(error).__name__)
                 return
         reading = parse(text, int(asyncio.get_running_loop().time() * 1000))
-        if reading is None:
-            return
-        before = self.readings.get(found.uid)
-        aborted = reading.drain_aborted - (before.drain_aborted if before else 0)
-        if aborted > 0:
-            self._aborted[found.uid] = self._aborted.get(found.uid, 0) + aborted
-        self.readings[found.uid] = reading
+        if reading is not None:
+            self.readings[found.uid] = reading
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str) -> str:

@@ -95,7 +95,7 @@ def test_a_worker_that_does_not_answer_holds_the_replicas(
     assert _replicas(cluster) == 2
 
 
-def test_a_pool_that_is_not_as_planned_degrades_and_a_cut_off_drain_is_an_event(
+def test_a_pool_that_is_not_as_planned_degrades_and_a_drain_that_cut_requests_off_is_an_event(
     cluster: Cluster, new_worker: Callable[[], FakeWorker]
 ) -> None:
     worker = new_worker()
@@ -104,12 +104,19 @@ def test_a_pool_that_is_not_as_planned_degrades_and_a_cut_off_drain_is_an_event(
     found = cluster.until_condition("BudgetMatchesEngine", "False")
     assert "pages, planned" in found["message"]
     cluster.until_condition("Degraded", "True", reason="BudgetMismatch")
-    worker.aborted = 3
+    ended = {"terminated": {"exitCode": 0, "message": "requests cut off by the drain: 3"}}
+    container = {"name": "worker", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": ended}
+    path = cluster.path("pods", "chat-one")
+    for _ in range(2):  # told once, however often the pod changes
+        cluster.api.merge(f"{path}/status", {"status": {"containerStatuses": [container]}})
+        cluster.api.merge(path, {"metadata": {"labels": {"touched": str(_)}}})
+    cluster.api.delete(path)
 
-    def told() -> bool:
-        return any(each["reason"] == "DrainAborted" and "ended 3 requests" in each["note"] for each in _events(cluster))
+    def told() -> list[str]:
+        return [each["note"] for each in cluster.all("events") if each["reason"] == "DrainAborted"]
 
     cluster.until(told)
+    assert told() == ["pod chat-one cut off 3 requests: its drain took longer than spec.drain.timeoutSeconds"]
 
 
 def test_demand_is_written_at_most_every_15_seconds_and_an_idle_service_never(
@@ -127,10 +134,6 @@ def test_demand_is_written_at_most_every_15_seconds_and_an_idle_service_never(
     cluster.until(lambda: _status(cluster)["demand"]["percent"] == 34)
     _pass_rounds(cluster, operator, 4)
     assert _status(cluster)["demand"]["heldTokens"] == plan.budget.tokens // 3
-
-
-def _events(cluster: Cluster) -> list[Object]:
-    return cluster.all("events")
 
 
 def _pass_rounds(cluster: Cluster, operator: Process, count: int) -> None:

@@ -32,7 +32,6 @@ def test_only_what_is_needed_is_read() -> None:
         queued_tokens=5,
         refused_tokens=6,
         pages=320,
-        drain_aborted=2,
     )
 
 
@@ -105,23 +104,14 @@ async def test_one_bad_worker_does_not_hide_the_others() -> None:
     assert scraper.readings[str(a)].capacity_tokens == 20480
 
 
-async def test_readings_of_pods_that_are_gone_are_forgotten_and_aborts_are_told_once() -> None:
-    aborted = 1
-
+async def test_readings_of_pods_that_are_gone_are_forgotten() -> None:
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(
-            text=TEXT.replace('aborted_total{model_name="m"} 2', f'aborted_total{{model_name="m"}} {aborted}')
-        )
+        return web.Response(text=TEXT)
 
     async with server(answer) as port:
         pods = [pod(port)]
         scraper = await scrape(pods)
-        assert scraper.take_aborted(pods) == [(f"p{port}", 1)]
-        await scrape(pods, scraper)
-        assert scraper.take_aborted(pods) == []
-        aborted = 4
-        await scrape(pods, scraper)
-        assert scraper.take_aborted(pods) == [(f"p{port}", 3)]
+        assert list(scraper.readings) == [str(port)]
         pods.clear()
         await scrape(pods, scraper)
         assert scraper.readings == {}

@@ -17,7 +17,6 @@ class FakeWorker:
         self.reserved = 0
         self.queued = 0
         self.refused = 0
-        self.aborted = 0
         self.pages = plan.kv.pages
         worker = self
 
@@ -42,7 +41,6 @@ class FakeWorker:
             contract.KV_TOKENS_RESERVED: self.reserved,
             contract.QUEUED_TOKENS: self.queued,
             contract.REFUSED_DEMAND: self.refused,
-            contract.DRAIN_ABORTED: self.aborted,
             contract.MEASURED_PAGES: self.pages,
             contract.MEASURED_PAGE_BYTES: self.plan.kv.page_bytes,
             contract.MEASURED_WEIGHT_BYTES: self.plan.budget.weight_bytes,

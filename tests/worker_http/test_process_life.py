@@ -87,7 +87,11 @@ def test_sigterm_lets_in_flight_requests_finish(tmp_path: Path) -> None:
         assert "drained" in worker.log
 
 
-def test_what_outlives_the_drain_ends_with_an_error_and_is_counted(tmp_path: Path) -> None:
+def test_what_outlives_the_drain_ends_with_an_error_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "termination-log"
+    monkeypatch.setenv("KVBUDGET_TERMINATION_LOG", str(note))
     with served(tmp_path, make_plan(drain_timeout_seconds=1), ["--step-ms", "20"]) as worker:
         with openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none", max_retries=0) as client:
             chunks = client.completions.create(model=MODEL, prompt="x", max_tokens=500, stream=True)
@@ -98,6 +102,7 @@ def test_what_outlives_the_drain_ends_with_an_error_and_is_counted(tmp_path: Pat
                     pass
         assert worker.process.wait(20) == 0
         assert "1 requests were cut off" in worker.log
+    assert note.read_text() == "requests cut off by the drain: 1"
 
 
 def test_a_second_signal_ends_the_drain(tmp_path: Path) -> None:

@@ -62,6 +62,17 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _leave_note(aborted: int) -> None:
+    """Tells the operator, by the pod's status, how many requests the drain cut off."""
+    path = os.environ.get(contract.ENV_TERMINATION_LOG)
+    if aborted and path:
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"{contract.DRAIN_ABORTED_NOTE}{aborted}")
+        except OSError as error:
+            log.warning("the note about cut-off requests is lost: %s", error)
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -111,7 +122,8 @@ class Worker:
                 # The engine has died: stay up to say so to the probes, until the kubelet stops us.
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                await self._lifecycle.drain(self._plan.drain_timeout_seconds, self._service.observer)
+                aborted = await self._lifecycle.drain(self._plan.drain_timeout_seconds, self._service.observer)
+                _leave_note(aborted)
         finally:
             self._server.should_exit = True
             await serving
