@@ -169,7 +169,9 @@ def _stage(inputs: BudgetInput, stage: int) -> StageBudget:
             shape, inputs.weight_precision, tensor_parallel=tp, pipeline_parallel=pp, stage=stage
         ),
         "sampler_bytes": sampler_bytes(shape, inputs.max_sequences) if stage == pp - 1 else 0,
-        "prefill_bytes": prefill_bytes(shape, inputs.max_batched_tokens, tensor_parallel=tp),
+        "prefill_bytes": prefill_bytes(
+            shape, inputs.max_batched_tokens, tensor_parallel=tp, element_bytes=_computed_bytes(inputs)
+        ),
         "split_bytes": split_bytes(shape, inputs.max_sequences, tensor_parallel=tp) if inputs.device == "gpu" else 0,
         "graph_bytes": 0,  # the bundled engine captures no graphs
         "runtime_bytes": runtime_bytes(inputs.device, tensor_parallel=tp, pipeline_parallel=pp),
@@ -202,16 +204,23 @@ def sampler_bytes(shape: ModelShape, max_sequences: int) -> int:
     return max_sequences * shape.vocab_size * SAMPLER_BYTES_PER_LOGIT
 
 
-def prefill_bytes(shape: ModelShape, max_batched_tokens: int, *, tensor_parallel: int = 1) -> int:
-    """Peak of one layer over a full batch of prompt tokens, in 16 bits: gate, up and their product, and four rows
-    as wide as the residual stream.
+def _computed_bytes(inputs: BudgetInput) -> int:
+    """Bytes of a number between two layers: the CPU backend computes in FP32 whatever the weights are."""
+    return 4 if inputs.device == "cpu" or inputs.weight_precision == "FP32" else 2
+
+
+def prefill_bytes(
+    shape: ModelShape, max_batched_tokens: int, *, tensor_parallel: int = 1, element_bytes: int = 2
+) -> int:
+    """Peak of one layer over a full batch of prompt tokens: gate, up and their product, and four rows as wide as the
+    residual stream, each number ``element_bytes`` long.
 
     >>> from kvbudget.shape import BUILT_IN
     >>> prefill_bytes(BUILT_IN["SmolLM2-135M-Instruct"], 2048)
     28311552
     """
     ffn = -(-shape.intermediate_size // tensor_parallel)
-    return max_batched_tokens * (3 * ffn * 2 + 4 * shape.hidden_size * 2)
+    return max_batched_tokens * (3 * ffn + 4 * shape.hidden_size) * element_bytes
 
 
 def split_bytes(shape: ModelShape, max_sequences: int, *, tensor_parallel: int = 1) -> int:

@@ -165,6 +165,12 @@ def test_a_cpu_class_pays_for_neither_runtime_nor_split_workspace() -> None:
     assert (worst.runtime_bytes, worst.split_bytes) == (0, 0)
 
 
+def test_fp32_arithmetic_doubles_the_prefill() -> None:
+    gpu = llama_on(80 * GIB).worst.prefill_bytes
+    assert llama_on(80 * GIB, device="cpu").worst.prefill_bytes == 2 * gpu
+    assert llama_on(80 * GIB, weight_precision="FP32").worst.prefill_bytes == 2 * gpu
+
+
 def test_the_activation_is_the_larger_of_sampler_and_prefill() -> None:
     sampler = llama_on(80 * GIB, max_sequences=1024, max_batched_tokens=16).worst
     prefill = llama_on(80 * GIB, max_sequences=1, max_batched_tokens=8192).worst

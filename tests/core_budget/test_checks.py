@@ -113,9 +113,9 @@ def test_what_fits_has_a_plan_whose_terms_add_up(verdict: Callable[..., Verdict]
         ),
         pytest.param({"spec.engine.type": "VLLM"}, [("NotSupportedYet", "spec.engine.type")], id="other engine"),
         pytest.param(
-            {"spec.maxModelLen": 200000, "class:spec.memory": "80Gi"},
+            {"spec.maxModelLen": 200000, "class:spec.memory": "40Gi"},
             [("AboveModelLimit", "spec.maxModelLen")],
-            id="above the model's limit",
+            id="above the model's limit, which itself fits",
         ),
         pytest.param(
             {"spec.maxModelLen": 200000},
