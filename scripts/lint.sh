@@ -19,7 +19,7 @@ check() { # WHAT FIX COMMAND…
 }
 
 mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' .ci/run e2e/kind/node/pod-routes)
-python_roots=(core operator worker scripts images e2e tests)
+python_roots=(core operator worker scripts images tests)
 [ -z "$(git ls-files -co --exclude-standard 'bench/*.py')" ] || python_roots+=(bench)
 
 check "ruff format" "make format" ruff format --check .
@@ -29,6 +29,8 @@ check "yamllint" "see .yamllint" yamllint -s .
 check "shellcheck" "see the wiki page that the finding names" shellcheck "${scripts[@]}"
 check "generated files" "make generate" python scripts/generate.py --check
 check "chart README" "make generate" python scripts/chart_readme.py --check
+# two runs: tests/ and e2e/ each have a conftest.py
 check "mypy --strict" "correct the types" mypy --cache-dir "$CACHE/mypy" "${python_roots[@]}"
+check "mypy --strict e2e" "correct the types" mypy --cache-dir "$CACHE/mypy-e2e" e2e
 
 [ "${#failed[@]}" = 0 ] || die "lint: ${failed[*]}" "the lines above; then make lint"

@@ -152,7 +152,9 @@ def _publish(gguf: Path, target: Path) -> None:
     with _stage("converting to bf16 safetensors"), _workdir(target.parent, ".smollm2-") as folder:
         file = GGUFFile(gguf)
         checkpoint = GGUFCheckpoint(file)
-        tensors = {name: checkpoint.tensor(name).bfloat16().contiguous() for name in checkpoint_shapes(checkpoint.config)}
+        tensors = {
+            name: checkpoint.tensor(name).bfloat16().contiguous() for name in checkpoint_shapes(checkpoint.config)
+        }
         save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
         _write(folder / "config.json", _config(checkpoint.config))
         tokenizer, names = rebuild(file)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import yaml
-from chart_readme import documented, rendered, undocumented
 
+from chart_readme import documented, rendered, undocumented
 from support.helmchart import CHART, Chart, Object, RenderError
 
 DIGEST = f"sha256:{'0' * 64}"
