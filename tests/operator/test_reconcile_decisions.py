@@ -131,6 +131,8 @@ def test_what_was_applied_and_not_touched_needs_no_second_apply() -> None:
     assert not apply.is_applied(wanted, drifted)
     other = apply._marked(decide(snapshot(spec__replicas=3), WORKER).apply[-1])
     assert not apply.is_applied(other, live)
+    before = apply._marked(decide(snapshot(spec__podTemplate={"annotations": {"a": "b"}}), WORKER).apply[-1])
+    assert not apply.is_applied(wanted, before), "what is no longer wanted must go, though all that is wanted is there"
     live["spec"]["template"]["spec"]["containers"].append({"name": "injected"})
     assert not apply.is_applied(wanted, live)
 
