@@ -52,11 +52,19 @@ async def apply_children(client: Client, owner_uid: str, wanted: Sequence[Object
     return writes
 
 
-def is_applied(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether applying ``wanted`` (marked with its hash) would change nothing: it was applied last, and nobody has
-    changed a value of it since. May say no where it is yes (a quantity that the API server wrote differently)."""
-    marks = [(obj["metadata"].get("annotations") or {}).get(ANNOTATION_APPLIED) for obj in (wanted, live)]
-    return marks[0] == marks[1] and _holds(live, wanted)
+def is_applied(wanted: Any, live: Any) -> bool:
+    """Whether applying ``wanted`` (marked with its hash) would change nothing: every value of it is in ``live``, and by
+    the hash it was applied last, so that nothing is left of what was wanted before.
+
+    Maps may hold more (defaults), lists must have the same length. May say no where it is yes (a quantity that the API
+    server wrote differently): then an apply changes nothing.
+    """
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(is_applied(value, live.get(key)) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        same_length = isinstance(live, list) and len(live) == len(wanted)
+        return same_length and all(is_applied(one, other) for one, other in zip(wanted, live, strict=True))
+    return bool(live == wanted)
 
 
 def _marked(obj: Object) -> Object:
@@ -80,13 +88,3 @@ async def _check_name(client: Client, ref: Ref, owner_uid: str, wanted: Object) 
         if (other["kind"], other["name"]) == (reference["kind"], reference["name"]) and other.get("controller"):
             raise StillLeaving(ref)
     raise NameTaken(ref)
-
-
-def _holds(live: Any, wanted: Any) -> bool:
-    """Every value of ``wanted`` is in ``live``: maps may hold more (defaults), lists must have the same length."""
-    if isinstance(wanted, Mapping):
-        return isinstance(live, Mapping) and all(_holds(live.get(key), value) for key, value in wanted.items())
-    if isinstance(wanted, list):
-        same_length = isinstance(live, list) and len(live) == len(wanted)
-        return same_length and all(_holds(one, other) for one, other in zip(live, wanted, strict=True))
-    return bool(live == wanted)
