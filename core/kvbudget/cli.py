@@ -124,7 +124,8 @@ def _plan(paths: tuple[str, ...], config: str | None) -> Iterator[tuple[Verdict,
     shape = None if config is None else from_config_text(_read(config), config)
     documents = _documents(paths)
     if not documents.services:
-        found = f"found {', '.join(documents.other_kinds)}" if documents.other_kinds else "found nothing"
+        kinds = [*(["GPUClass"] if documents.gpu_classes else []), *documents.other_kinds]
+        found = f"found {', '.join(kinds)}" if kinds else "found nothing"
         raise InputError(", ".join(paths), f"has no LLMService ({found}); give a file with kind: LLMService")
     for path, manifest in documents.services:
         with _naming(path, manifest):

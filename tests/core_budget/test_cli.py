@@ -169,6 +169,14 @@ BAD = {
     "null bytes": (b"\x00\x01", "is not YAML"),
     "empty": ("", "has no LLMService (found nothing)"),
     "wrong kind": ("kind: Deployment\n", "has no LLMService (found Deployment)"),
+    "a class alone": (
+        "apiVersion: kvbudget.dev/v1alpha1\nkind: GPUClass\nmetadata: {name: g}\nspec: {memory: 8Gi}\n",
+        "has no LLMService (found GPUClass)",
+    ),
+    "unquoted Off": (
+        SOUND + "model: {source: {pvc: {claimName: w}}}, kvCache: {prefixCache: {mode: Off}}}",
+        "spec.kvCache.prefixCache.mode: must be 'Shared', 'Off' or 'PerTenant'; is False (YAML reads an unquoted",
+    ),
     "no kind": ("a: 1\n", "has no LLMService (found an object without kind)"),
     "text": ("hello", "document 1 is a text, not an object"),
     "a list": ("[1, 2]", "document 1 is a list, not an object"),

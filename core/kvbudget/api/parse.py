@@ -77,7 +77,8 @@ def _message(kind: type[BaseModel], details: ErrorDetails) -> str:
         case "extra_forbidden":
             return _unknown(kind, details["loc"])
         case "literal_error":
-            return f"must be {context['expected']}; is {_shown(given)}"
+            hint = " (YAML reads an unquoted On, Off, Yes or No so: quote it)" if isinstance(given, bool) else ""
+            return f"must be {context['expected']}; is {_shown(given)}{hint}"
         case "greater_than_equal":
             return f"must be at least {context['ge']}; is {_shown(given)}"
         case "less_than_equal":
