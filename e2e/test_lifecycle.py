@@ -8,8 +8,8 @@ import pytest
 
 from harness.cluster import Cluster
 from harness.dump import SYSTEM
-from harness.serving import NAME, READY_S, start_tiny, wait_answers
-from harness.tiny import MAX_MODEL_LEN, Tiny
+from harness.serving import wait_answers
+from harness.tiny import MAX_MODEL_LEN, NAME, READY_S, Tiny, start_tiny
 from harness.tokens import wait_all_free
 from harness.waiting import eventually
 from kvbudget.contract import LABEL_SERVICE

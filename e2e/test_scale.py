@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from harness.cluster import Cluster
-from harness.serving import NAME, start_tiny
-from harness.tiny import Tiny
+from harness.tiny import NAME, Tiny, start_tiny
 from harness.tokens import check_never_over, pools, wait_all_free
 from harness.waiting import eventually
 from loadgen import Job, load, mixed_jobs

@@ -5,8 +5,7 @@ from itertools import islice
 import httpx
 
 from harness.cluster import Cluster
-from harness.serving import NAME, start_tiny
-from harness.tiny import MAX_MODEL_LEN, POOL_TOKENS, Tiny
+from harness.tiny import MAX_MODEL_LEN, NAME, POOL_TOKENS, Tiny, start_tiny
 from harness.tokens import Pool, check_never_over, pools, wait_all_free
 from harness.waiting import eventually
 from loadgen import Job, load, mixed_jobs

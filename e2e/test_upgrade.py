@@ -8,8 +8,7 @@ import yaml
 from harness.cluster import Cluster
 from harness.dump import SYSTEM
 from harness.install import CHART, PROBE_CLASS, RELEASE, install, upgrade, webhook_answer
-from harness.serving import NAME, start_tiny
-from harness.tiny import Tiny
+from harness.tiny import NAME, Tiny, start_tiny
 from loadgen import Job, load
 
 

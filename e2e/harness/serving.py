@@ -1,26 +1,11 @@
-"""A service of the tiny model that answers, and one chat with any service."""
+"""Talking to a service: does it answer, and one chat."""
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 
-from harness.cluster import Cluster
-from harness.tiny import Tiny
 from harness.waiting import eventually
-
-NAME = "tiny"
-READY_S = 240
-
-
-def start_tiny(cluster: Cluster, namespace: str, tiny: Tiny, **changes: Any) -> str:
-    """Applies the LLMService ``NAME``, waits until it is Ready, and returns a URL on which it answers."""
-    cluster.apply(tiny.service(NAME, namespace, **changes))
-    cluster.wait_condition(NAME, namespace, "Ready", "True", READY_S)
-    url = cluster.open_service(NAME, namespace)
-    wait_answers(url)
-    return url
 
 
 def wait_answers(url: str) -> None:

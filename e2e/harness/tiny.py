@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import objects
-from harness.cluster import WEIGHTS, Object
+from harness.cluster import WEIGHTS, Cluster, Object
+from harness.serving import wait_answers
 from kvbudget.api import parse_gpu_class, parse_service
 from kvbudget.checks import evaluate
 from support.tinymodel import TinyModel, make_tiny_model
 
+NAME = "tiny"
+READY_S = 240
 MAX_MODEL_LEN = 2048
 POOL_TOKENS = 8192
 PAGE_TOKENS = 16
@@ -43,7 +46,11 @@ class Tiny:
             "kvCache": {"precision": "BF16", "pageTokens": PAGE_TOKENS, "prefixCache": {"mode": "Shared"}},
             "drain": {"timeoutSeconds": 60},
             "engine": {"maxSequences": 64, "maxBatchedTokens": 512},
-            "podTemplate": {"resources": {"requests": {"cpu": "50m"}}},
+            "podTemplate": {
+                "resources": {"requests": {"cpu": "50m"}},
+                # So small a model is slower on two threads than on one, and several pods share two CPUs here.
+                "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+            },
             **changes,
         }
 
@@ -61,3 +68,12 @@ class Tiny:
         pages = tokens // PAGE_TOKENS + budget.reserved_pages
         usable = budget.usable_bytes - budget.kv_bytes + pages * budget.page_bytes
         return objects.gpu_class(name, str(-(-usable * gibibyte // budget.usable_bytes)))
+
+
+def start_tiny(cluster: Cluster, namespace: str, tiny: Tiny, **changes: Any) -> str:
+    """Applies the LLMService ``NAME``, waits until it is Ready, and returns a URL on which it answers."""
+    cluster.apply(tiny.service(NAME, namespace, **changes))
+    cluster.wait_condition(NAME, namespace, "Ready", "True", READY_S)
+    url = cluster.open_service(NAME, namespace)
+    wait_answers(url)
+    return url
