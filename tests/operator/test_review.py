@@ -24,6 +24,11 @@ def respond(asked: Object, classes: Mapping[str, Object] | None = None) -> Objec
 
 
 BAD = live_service(spec__maxModelLen=99_999_999)
+MALFORMED = live_service(spec__maxModelLen="100")
+"""Stored by a release whose schema took it; the API server lets unchanged values pass."""
+OURS = {"kvbudget.dev/x": "y"}
+LABELLED = live_service(spec__podTemplate={"labels": OURS})
+BAD_CLASS = small_class(spec__memory="1.5m")
 
 
 @pytest.mark.parametrize(
@@ -39,8 +44,15 @@ BAD = live_service(spec__maxModelLen=99_999_999)
         (request("UPDATE", changed(BAD, {"metadata.deletionTimestamp": "now"}), live_service()), True),
         (request("UPDATE", changed(BAD, {"metadata.deletionTimestamp": "now", "spec.gpu": 7}), live_service()), True),
         (request("UPDATE", live_service(spec__router={"replicas": 1}), BAD), False),
+        (request("UPDATE", changed(MALFORMED, {"spec.replicas": 3}), MALFORMED), True),
+        (request("UPDATE", changed(MALFORMED, {"spec.maxModelLen": "200"}), MALFORMED), False),
+        (request("UPDATE", changed(MALFORMED, {"spec.drain": {"timeoutSeconds": -1}}), MALFORMED), False),
+        (request("UPDATE", changed(LABELLED, {"spec.podTemplate.labels": OURS | {"b": "c"}}), LABELLED), False),
+        (request("UPDATE", live_service(), MALFORMED), True),
         (request("CREATE", small_class(), kind="GPUClass"), True),
         (request("CREATE", small_class(spec__memory="1.5m"), kind="GPUClass"), False),
+        (request("UPDATE", changed(BAD_CLASS, {"spec.nodeSelector": {"a": "b"}}), BAD_CLASS, "GPUClass"), True),
+        (request("UPDATE", changed(BAD_CLASS, {"spec.memory": "1.6m"}), BAD_CLASS, "GPUClass"), False),
         (request("UPDATE", small_class(spec__memory="0"), small_class(), kind="GPUClass"), False),
         (request("CREATE", {}, kind="TokenQuota"), False),
         (request("CREATE", None), False),
@@ -56,8 +68,15 @@ BAD = live_service(spec__maxModelLen=99_999_999)
         "under deletion",
         "under deletion and malformed",
         "another invalid field",
+        "unchanged malformed field",
+        "malformed field changed to another",
+        "unchanged malformed field and another",
+        "broken rule of a changed value",
+        "malformed field put right",
         "class",
         "class with a bad quantity",
+        "unchanged bad quantity",
+        "bad quantity changed to another",
         "class updated to a bad quantity",
         "unexpected kind",
         "no object",
@@ -90,6 +109,28 @@ def test_a_smaller_budget_is_a_warning_with_before_and_after() -> None:
     response = respond(request("UPDATE", new, old))
     assert response["allowed"]
     assert any("14400" in warning for warning in response["warnings"])
+
+
+def test_what_was_malformed_before_is_told_as_a_warning() -> None:
+    (warning,) = respond(request("UPDATE", changed(MALFORMED, {"spec.replicas": 3}), MALFORMED))["warnings"]
+    assert warning == "spec.maxModelLen: must be a whole number; is '100'"
+
+
+@pytest.mark.parametrize(
+    ("edit", "warning"),
+    [
+        ({"spec.memory": "860Mi"}, "spec.memory: shrinks from 1.67 GiB to 860.00 MiB"),
+        ({"spec.kvPrecisions": ["FP16"]}, "spec.kvPrecisions: no longer offers BF16"),
+        ({"spec.memory": "2Gi"}, None),
+    ],
+)
+def test_a_class_may_shrink_under_its_services_and_says_what_then(edit: Object, warning: str | None) -> None:
+    response = respond(request("UPDATE", changed(small_class(), edit), small_class(), "GPUClass"))
+    assert response["allowed"]
+    assert [each.partition(":")[0] for each in response.get("warnings", [])] == (
+        [warning.split(":")[0]] if warning else []
+    )
+    assert warning is None or response["warnings"][0].startswith(warning)
 
 
 @pytest.mark.parametrize(
