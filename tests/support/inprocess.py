@@ -39,9 +39,10 @@ class InProcess:
         return await self.client.post("/v1/chat/completions", json=body)
 
     async def until(self, condition: Any) -> None:
-        """Waits for a condition of the worker's state; the test's timeout bounds it."""
-        while not condition():  # noqa: ASYNC110 (any condition, not one event)
-            await asyncio.sleep(0.001)
+        """Waits for a condition of the worker's state; TimeoutError if it does not come true."""
+        async with asyncio.timeout(30):
+            while not condition():  # noqa: ASYNC110 (any condition, not one event)
+                await asyncio.sleep(0.001)
 
     async def until_idle(self) -> None:
         """Waits until nothing is live, then checks that every page is back."""

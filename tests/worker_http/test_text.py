@@ -81,7 +81,7 @@ async def test_bytes_that_are_no_text_have_names_of_their_own_in_logprobs() -> N
 def test_spliced_chunks_are_the_json_they_stand_for(kind: Any, text: str) -> None:
     usage = Usage(3, 4, 1)
     for mode in ("none", "last", "each"):
-        writer = ChunkWriter(kind, "id-1", 17, 'mod"el', usage=mode)  # type: ignore[arg-type]
+        writer = ChunkWriter(kind, "id-1", 17, 'mod"el', usage=mode)
         raw = writer.text(2, text, "stop", {"x": [1]}, usage if mode == "each" else None)
         assert raw.startswith(b"data: ")
         assert raw.endswith(b"\n\n")

@@ -156,9 +156,7 @@ class Engine:
         except TimeoutError:
             # Admitted at the very moment: it is live, so it goes on.
             if self._waiting.pop(ask, None) is not None:
-                refusal = self.gate.expire(ask, monotonic_ms())
-                self._pump()
-                raise Refused(refusal) from None
+                raise Refused(self.gate.expire(ask, monotonic_ms())) from None
 
     def _enter(self, generation: Generation) -> None:
         ask = generation.ask
