@@ -132,16 +132,28 @@ USES: dict[str, Object] = {
     "spec.scaling.minReplicas": {"spec.scaling": {"maxReplicas": 2, "minReplicas": 0}},
     "spec.admission.mode": {"spec.admission": {"mode": "Enforce"}},
     "spec.admission.longPrompt": {"spec.admission": {"longPrompt": {"thresholdTokens": 1, "sharePercent": 1}}},
-    "spec.admission.degradation": {"spec.admission": {"degradation": []}},
+    "spec.admission.degradation": {
+        "spec.admission": {"degradation": [{"atPercent": 85, "action": "CapOutputTokens", "outputTokens": 1024}]}
+    },
     "spec.engine.type": {"spec.engine": {"type": "VLLM"}},
     "spec.engine.version": {"spec.engine": {"version": "0.1"}},
-    "spec.engine.extraArgs": {"spec.engine": {"extraArgs": []}},
+    "spec.engine.extraArgs": {"spec.engine": {"extraArgs": ["--x"]}},
     "spec.router": {"spec.router": {"replicas": 1}},
 }
 
 
 def test_the_smallest_service_uses_nothing_unsupported() -> None:
     assert unsupported(parse_service(service())) == ()
+
+
+def test_an_empty_value_asks_for_nothing() -> None:
+    empty = service(spec__engine={"version": "", "extraArgs": []}, spec__admission={"degradation": []})
+    assert unsupported(parse_service(empty)) == ()
+
+
+def test_metadata_that_is_null_is_left_out() -> None:
+    parsed = parse_service(service(metadata__labels=None, metadata__annotations=None, metadata__namespace=None))
+    assert (parsed.metadata.labels, parsed.metadata.namespace) == ({}, "")
 
 
 @pytest.mark.parametrize("entry", UNSUPPORTED, ids=lambda entry: entry.path)

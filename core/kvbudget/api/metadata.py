@@ -1,6 +1,8 @@
 """The part of ``metadata`` that we read."""
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from kvbudget.api.base import StatusModel
 
@@ -22,3 +24,9 @@ class Metadata(StatusModel):
     """Labels."""
     annotations: dict[str, str] = Field(default={})
     """Annotations."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_null(cls, data: Any) -> Any:
+        """``labels:`` with nothing below it is null in YAML, and left out to the API server."""
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data

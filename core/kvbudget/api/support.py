@@ -1,4 +1,7 @@
-"""What the schema has and this release does not do yet: refused by name, never ignored."""
+"""What the schema has and this release does not do yet: refused by name, never ignored.
+
+An empty value asks for nothing and is accepted.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,18 +75,18 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     ),
     Unsupported(
         "spec.admission.degradation",
-        lambda s: s.spec.admission.degradation is not None,
+        lambda s: bool(s.spec.admission.degradation),
         "remove it; admission.maxOutputTokens bounds every output",
     ),
     Unsupported("spec.engine.type", lambda s: s.spec.engine.type != "Bundled", "use Bundled"),
     Unsupported(
         "spec.engine.version",
-        lambda s: s.spec.engine.version is not None,
+        lambda s: bool(s.spec.engine.version),
         "the bundled engine has one version; remove it",
     ),
     Unsupported(
         "spec.engine.extraArgs",
-        lambda s: s.spec.engine.extra_args is not None,
+        lambda s: bool(s.spec.engine.extra_args),
         "the bundled engine has none; remove it",
     ),
     Unsupported(
