@@ -64,7 +64,7 @@ def crds() -> list[dict[str, Any]]:
             plural="llmservices",
             short="llm",
             columns=[
-                _column("Model", ".spec.model.name"),
+                _column("Model", ".status.model"),
                 _column("GPU", ".spec.gpu.class"),
                 _column("MaxLen", ".status.limits.maxModelLen", "integer"),
                 _column("KVTokens", ".status.budget.tokens", "integer", "KV tokens of one replica"),

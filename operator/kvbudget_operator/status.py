@@ -63,6 +63,7 @@ def build(
     current = _conditions(snapshot, actions, outcome, observation, old.conditions)
     return LLMServiceStatus(
         observed_generation=snapshot.service["metadata"]["generation"],
+        model=_model(actions),
         replicas=live.get("replicas", 0),
         ready_replicas=live.get("readyReplicas", 0),
         selector=names.selector_text(name),
@@ -97,6 +98,13 @@ def notices(old: LLMServiceStatus, new: LLMServiceStatus) -> tuple[Notice, ...]:
             continue
         found.append(Notice(_TOLD[after.type, after.status], after.reason, after.message))
     return tuple(found)
+
+
+def _model(actions: Actions) -> str | None:
+    """What the workers serve, else what is asked for; None where neither can be read."""
+    if actions.plan is not None:
+        return actions.plan.model.name
+    return None if actions.service is None else actions.service.served_name
 
 
 def _limits(plan: Plan) -> LimitsStatus:

@@ -16,7 +16,7 @@ from kvbudget_operator.reconcile import decide
 from kvbudget_operator.scrape import Reading
 from kvbudget_operator.status import Outcome
 from support.accepted import WORKER, snapshot
-from support.objects import Object, changed
+from support.objects import REMOVE, Object, changed
 
 NOW = "2026-01-01T00:00:00Z"
 
@@ -110,6 +110,20 @@ def test_the_budget_adds_up_and_limits_and_selector_are_told() -> None:
     assert figures["kv_bytes"] == pages * figures["page_bytes"] + figures["remainder_bytes"]
     assert limits.max_model_len == 4096
     assert built.selector == "kvbudget.dev/llmservice=chat,app.kubernetes.io/component=worker"
+
+
+@pytest.mark.parametrize(
+    ("seen", "model"),
+    [
+        (snapshot(), "SmolLM2-135M-Instruct"),
+        (replace(snapshot(deployed=False), gpu_class=None), "SmolLM2-135M-Instruct"),
+        (replace(snapshot(deployed=False), service=changed(snapshot().service, {"spec.model.name": REMOVE})), "chat"),
+        (replace(snapshot(deployed=False), service=changed(snapshot().service, {"spec.model": REMOVE})), None),
+    ],
+    ids=["accepted", "refused", "no name of its own", "malformed"],
+)
+def test_the_name_that_clients_use_is_told(seen: Snapshot, model: str | None) -> None:
+    assert build(seen).model == model
 
 
 def test_a_refused_service_says_every_problem_and_serves_on() -> None:

@@ -147,6 +147,8 @@ class LLMServiceStatus(StatusModel):
 
     observed_generation: Count | None = None
     """The generation that this status speaks of."""
+    model: ShortText | None = None
+    """Name that clients use: spec.model.name, else the object's own name."""
     replicas: Count | None = None
     """All worker pods, ready or not."""
     ready_replicas: Count | None = None
