@@ -13,7 +13,7 @@ FIELD_MANAGER = "kvbudget-operator"
 
 # Labels and annotations of what the operator makes.
 LABEL_SERVICE = f"{GROUP}/llmservice"
-"""Name of the LLMService that a child belongs to (shortened by a hash above 63 characters)."""
+"""Name of the LLMService that a child belongs to; the schema keeps it to 63 characters."""
 LABEL_PLAN = f"{GROUP}/plan"
 """Hash of the Plan that a pod serves; part of the pod template, so a changed plan is a new revision."""
 LABEL_ENGINE = "llm-d.ai/engine-type"
@@ -40,6 +40,9 @@ DRAIN_ABORTED_NOTE = "requests cut off by the drain: "
 """Begins the worker's last note, a number follows: its metrics end with it, so a last count may never be scraped."""
 PRE_STOP_SECONDS = 5
 """Endpoints learn of a leaving pod during this sleep, before SIGTERM reaches the worker."""
+GRACE_SECONDS = 5
+"""A pod's grace period is PRE_STOP_SECONDS, the drain and this: the worker must have ended by then, after the drain has
+cut off what it must, or it is killed and its last note is lost."""
 
 # Headers of the serving API.
 HEADER_OUTPUT_LIMIT = "x-kvbudget-output-limit-tokens"

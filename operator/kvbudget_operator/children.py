@@ -15,6 +15,7 @@ from kvbudget.contract import (
     API_VERSION,
     ENV_PLAN,
     ENV_TERMINATION_LOG,
+    GRACE_SECONDS,
     LABEL_ENGINE,
     LABEL_PLAN,
     MODEL_DIR,
@@ -24,16 +25,13 @@ from kvbudget.contract import (
     WORKER_CONTAINER,
     WORKER_PORT,
 )
+from kvbudget.gpu import CPU_PROCESS_BYTES, CPU_RESOURCE
 from kvbudget.plan import Plan
 from kvbudget_operator import names
 from kvbudget_operator.settings import WorkerImage
 
 Object = dict[str, Any]
 
-CPU_PROCESS_BYTES = 1 << 30
-"""Memory of a CPU worker's process beside the class's memory: interpreter, torch, tokenizer, request bodies."""
-GRACE_SECONDS = 5
-"""Added to preStop and drain: time to write the last chunks and exit."""
 START_SECONDS = 1800
 """A pod that is not ready after this is restarted: loading weights takes minutes, not half an hour."""
 USER_ID = 65532
@@ -76,8 +74,8 @@ def plan_config_map(owner: Owner, plan: Plan) -> Object:
 def deployment(service: LLMService, gpu_class: GPUClass, plan: Plan, replicas: int, worker: WorkerImage) -> Object:
     """The workers. maxSurge is 0: there may be no free GPU to surge for.
 
-    What ``spec.podTemplate`` gives is added; where both set a value, ours wins, except for a CPU class's CPU request
-    and HOME and TRITON_CACHE_DIR, which are only defaults.
+    What ``spec.podTemplate`` gives is added; where both set a value, ours wins, except for a CPU class's CPU
+    request, the spread over nodes, and HOME and TRITON_CACHE_DIR, which are only defaults.
     """
     owner = Owner(service.metadata.name, service.metadata.namespace, service.metadata.uid)
     spec = {
@@ -139,12 +137,6 @@ def _disruption_budget(owner: Owner) -> Object:
 def _pod_template(service: LLMService, gpu_class: GPUClass, plan: Plan, worker: WorkerImage) -> Object:
     name = service.metadata.name
     extra = service.spec.pod_template or PodTemplate()
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": names.selector(name)},
-    }
     secrets = [{"name": secret} for secret in worker.pull_secrets]
     optional: Object = {
         "nodeSelector": {**(extra.node_selector or {}), **(gpu_class.spec.node_selector or {})},
@@ -165,7 +157,7 @@ def _pod_template(service: LLMService, gpu_class: GPUClass, plan: Plan, worker: 
             "runAsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "topologySpreadConstraints": [spread, *(extra.topology_spread_constraints or [])],
+        "topologySpreadConstraints": _spread(name, extra),
         "containers": [_container(service, plan, extra, worker)],
         "volumes": [*_volumes(service, plan), *_dump(extra.volumes)],
         **{key: value for key, value in optional.items() if value},
@@ -173,6 +165,20 @@ def _pod_template(service: LLMService, gpu_class: GPUClass, plan: Plan, worker: 
     ours = {**names.labels(name), LABEL_ENGINE: "vllm", LABEL_PLAN: plan.hash()}
     metadata: Object = {"labels": {**(extra.labels or {}), **ours}}
     return {"metadata": metadata | ({"annotations": extra.annotations} if extra.annotations else {}), "spec": spec}
+
+
+def _spread(name: str, extra: PodTemplate) -> list[Object]:
+    """The user's constraints, and over nodes unless they say that themselves: the API server takes one of each key."""
+    ours: Object = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": names.selector(name)},
+    }
+    given = list(extra.topology_spread_constraints or [])
+    key = ("topologyKey", "whenUnsatisfiable")
+    is_given = any(all(each.get(part) == ours[part] for part in key) for each in given)
+    return given if is_given else [ours, *given]
 
 
 def _container(service: LLMService, plan: Plan, extra: PodTemplate, worker: WorkerImage) -> Object:
@@ -213,7 +219,7 @@ def _container(service: LLMService, plan: Plan, extra: PodTemplate, worker: Work
 
 
 def _has_device(plan: Plan) -> bool:
-    return plan.gpu.resource_name != "cpu"
+    return plan.gpu.resource_name != CPU_RESOURCE
 
 
 def _weights_mount(service: LLMService, plan: Plan) -> str:

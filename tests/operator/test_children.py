@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kvbudget.gpu import CPU_PROCESS_BYTES
 from kvbudget_operator import children, names
 from support.accepted import UID, WORKER, accepted, small_class
 from support.objects import Object
@@ -85,6 +86,20 @@ def test_a_rollout_needs_no_spare_gpu_and_drains_in_full() -> None:
     assert probes == {"readinessProbe": "/ready", "livenessProbe": "/live"}
 
 
+@pytest.mark.parametrize(
+    ("given", "skews"),
+    [
+        ({"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}, [3]),
+        ({"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}, [1, 3]),
+        ({"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}, [1, 3]),
+    ],
+)
+def test_a_spread_over_nodes_of_the_users_own_takes_the_place_of_ours(given: Object, skews: list[int]) -> None:
+    """Twice the same key and server-side apply refuses the Deployment."""
+    spec = pod(deploy(spec__podTemplate={"topologySpreadConstraints": [{"maxSkew": 3, **given}]}))
+    assert [each["maxSkew"] for each in spec["topologySpreadConstraints"]] == skews
+
+
 def test_a_device_class_asks_for_its_device_on_its_nodes() -> None:
     of_class = small_class(
         spec__nodeSelector={"gpu": "x", "zone": "of-the-class"},
@@ -101,7 +116,7 @@ def test_a_device_class_asks_for_its_device_on_its_nodes() -> None:
 def test_a_cpu_class_limits_memory_to_the_class_and_the_process() -> None:
     of_class = small_class(**CPU)
     plain, changed = deploy(of_class), deploy(of_class, spec__podTemplate=EVERYTHING)
-    memory = str((2 << 30) + children.CPU_PROCESS_BYTES)
+    memory = str((2 << 30) + CPU_PROCESS_BYTES)
     assert worker(plain)["resources"] == {"limits": {"memory": memory}, "requests": {"memory": memory, "cpu": "1"}}
     assert worker(changed)["resources"]["requests"]["cpu"] == "2"
     assert worker(changed)["resources"]["limits"] == {"memory": memory}
