@@ -1,15 +1,18 @@
 """Drain, disconnect and a failing engine, in real processes over loopback."""
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import openai
 import pytest
 
+from kvbudget import contract
 from support.process import Served, served, wait_for
 from support.scripted import ALPHABET, make_plan
 
@@ -103,6 +106,19 @@ def test_what_outlives_the_drain_ends_with_an_error_and_is_counted(
         assert worker.process.wait(20) == 0
         assert "1 requests were cut off" in worker.log
     assert note.read_text() == "requests cut off by the drain: 1"
+
+
+def test_clients_that_stall_do_not_hold_a_worker_beyond_its_grace_period(tmp_path: Path) -> None:
+    with served(tmp_path, make_plan(drain_timeout_seconds=0), ["--step-ms", "20"]) as worker:
+        address = urlsplit(worker.url)
+        with socket.create_connection((address.hostname, address.port)) as stalled:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
+            stalled.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+            assert worker.status("/ready") == 200
+            worker.process.send_signal(signal.SIGTERM)
+            start = time.monotonic()
+            assert worker.process.wait(20) == 0
+            assert time.monotonic() - start < contract.GRACE_SECONDS
 
 
 def test_a_second_signal_ends_the_drain(tmp_path: Path) -> None:

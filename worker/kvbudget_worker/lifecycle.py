@@ -16,6 +16,9 @@ from kvbudget_worker.refusals import Refusal, draining, engine_dead, loading
 
 log = logging.getLogger(__name__)
 
+FLUSH_SECONDS = 2.0
+"""How long clients may take to receive the error that ends their stream."""
+
 
 class Phase(Enum):
     LOADING = "loading"
@@ -76,9 +79,8 @@ class Lifecycle:
         if self._deadline is not None:
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
-    async def drain(self, timeout_seconds: float, observer: Observer, *, flush_seconds: float = 5.0) -> int:
-        """Lets what was accepted finish, cuts off what remains, and returns how many requests that was.
-        ``flush_seconds``: how long clients may take to receive the error that ends their stream."""
+    async def drain(self, timeout_seconds: float, observer: Observer, *, flush_seconds: float = FLUSH_SECONDS) -> int:
+        """Lets what was accepted finish, cuts off what remains, and returns how many requests that was."""
         self.phase = Phase.DRAINING
         log.info("draining: %d requests in flight, at most %s s", self._requests, timeout_seconds)
         if await self._all_quiet(timeout_seconds):

@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75
 """Longer than proxies and client pools keep an idle connection, so that they close it and not we."""
 
+CLOSE_SECONDS = 1
+"""How long connections, and then the device thread, may take to end after the drain. With FLUSH_SECONDS they leave a
+second of ``contract.GRACE_SECONDS`` to spare."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -102,7 +106,7 @@ class Worker:
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=5,
+                timeout_graceful_shutdown=CLOSE_SECONDS,
             )
         )
 
@@ -150,7 +154,7 @@ class Worker:
             self._lifecycle.hurry()
         self._stop.set()
 
-    def close(self, timeout_seconds: float = 5.0) -> bool:
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> bool:
         """Ends the device thread; False if its call still runs after the timeout."""
         return self._thread.close(timeout_seconds)
 
