@@ -295,6 +295,11 @@ class Load:
         return self._report
 
 
+def run_to_end(url: str, model: str, jobs: Iterable[Job], *, concurrency: int, deadline_s: float = 300) -> Report:
+    """:func:`run_load` for callers that are not asynchronous."""
+    return asyncio.run(run_load(url, model, jobs, concurrency=concurrency, deadline_s=deadline_s))
+
+
 @contextmanager
 def load(url: str, model: str, jobs: Iterable[Job], *, concurrency: int, deadline_s: float = 300) -> Iterator[Load]:
     """A :class:`Load` that is stopped and has ended when the block is left."""

@@ -13,7 +13,7 @@ from harness.tiny import MAX_MODEL_LEN, NAME, READY_S, Tiny, start_tiny
 from harness.tokens import wait_all_free
 from harness.waiting import eventually
 from kvbudget.contract import LABEL_SERVICE
-from loadgen import Job, load
+from loadgen import Job, load, run_to_end
 
 CHILDREN = ("deployments", "replicasets", "pods", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets")
 OURS = f"{LABEL_SERVICE}={NAME}"
@@ -103,9 +103,7 @@ def test_a_class_deleted_under_a_running_service_tears_nothing_down(
     cluster.delete("gpuclass", own_class["metadata"]["name"])
     refused = cluster.wait_condition(NAME, namespace, "Accepted", "False", 120)
     assert own_class["metadata"]["name"] in refused["message"]
-    with load(url, NAME, [Job(16, 16)], concurrency=1) as served:
-        pass
-    assert served.report().complete == 1
+    assert run_to_end(url, NAME, [Job(16, 16)], concurrency=1).complete == 1
     assert pod_uids(cluster, namespace) == before
 
     cluster.apply(own_class)

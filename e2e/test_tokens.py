@@ -8,7 +8,7 @@ from harness.cluster import Cluster
 from harness.tiny import MAX_MODEL_LEN, NAME, POOL_TOKENS, Tiny, start_tiny
 from harness.tokens import Pool, check_never_over, pools, wait_all_free
 from harness.waiting import eventually
-from loadgen import Job, load, mixed_jobs
+from loadgen import Job, load, mixed_jobs, run_to_end
 
 LONG = Job(prompt_tokens=48, output_tokens=MAX_MODEL_LEN - 48)
 """Reserves exactly MAX_MODEL_LEN tokens."""
@@ -41,16 +41,12 @@ def test_few_long_requests_are_refused_where_many_short_ones_are_not(
     url = start_tiny(cluster, namespace, tiny, replicas=1)
     many = [Job(prompt_tokens=16, output_tokens=48, seed=number) for number in range(100)]
     assert sum(job.prompt_tokens + job.output_tokens for job in many) <= POOL_TOKENS
-    with load(url, NAME, many, concurrency=len(many)) as short:
-        pass
-    assert short.report().admitted_at_once == len(many)
+    assert run_to_end(url, NAME, many, concurrency=len(many)).admitted_at_once == len(many)
 
     wait_all_free(cluster, NAME, namespace)
     fitting = POOL_TOKENS // MAX_MODEL_LEN
     few = [Job(LONG.prompt_tokens, LONG.output_tokens, seed=number) for number in range(fitting + 2)]
-    with load(url, NAME, few, concurrency=len(few)) as long:
-        pass
-    report = long.report()
+    report = run_to_end(url, NAME, few, concurrency=len(few))
     assert report.admitted_at_once == fitting
     assert report.complete == len(few)
 
@@ -74,7 +70,8 @@ def test_a_client_that_goes_away_gives_its_pages_back(cluster: Cluster, namespac
         "ignore_eos": True,
     }
     with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30, trust_env=False) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # kept, since dropping it closes the stream
+        next(lines)
         eventually(
             lambda: any(pool.reserved == MAX_MODEL_LEN for pool in pools(cluster, NAME, namespace)),
             60,

@@ -9,7 +9,7 @@ from harness.cluster import Cluster
 from harness.dump import SYSTEM
 from harness.install import CHART, PROBE_CLASS, RELEASE, install, upgrade, webhook_answer
 from harness.tiny import NAME, Tiny, start_tiny
-from loadgen import Job, load
+from loadgen import Job, run_to_end
 
 
 def newer(folder: Path) -> Path:
@@ -46,9 +46,7 @@ def test_an_upgrade_keeps_services_pods_and_the_certificate(
     assert identity(cluster, namespace) == before
     deployment = cluster.get("deployments", "kvbudget-admission", SYSTEM) or {}
     assert deployment["metadata"]["labels"]["app.kubernetes.io/version"] == "0.1.1"
-    with load(url, NAME, [Job(16, 16)], concurrency=1) as served:
-        pass
-    assert served.report().complete == 1
+    assert run_to_end(url, NAME, [Job(16, 16)], concurrency=1).complete == 1
 
 
 def test_services_and_their_pods_outlive_an_uninstall_and_are_taken_up_again(

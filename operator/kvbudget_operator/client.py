@@ -49,6 +49,11 @@ class ApiError(KvbudgetError):
         self.reason = reason
         self.message = message
 
+    @property
+    def is_namespace_leaving(self) -> bool:
+        """Nothing can be made any more in a namespace that is being deleted."""
+        return self.status == 403 and "because it is being terminated" in self.message
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:

@@ -5,7 +5,7 @@ Nothing here is a decision. What is remembered between reconciles is only to wri
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -13,15 +13,15 @@ from kvbudget.api import LLMServiceStatus
 from kvbudget.errors import KvbudgetError
 from kvbudget_operator import status
 from kvbudget_operator.apply import NameTaken, StillLeaving, apply_children
-from kvbudget_operator.children import Owner
+from kvbudget_operator.children import Owner, config_map_name
 from kvbudget_operator.client import ApiError, Client, Object, Ref
 from kvbudget_operator.events import event
 from kvbudget_operator.gather import Indexes, Key, Snapshot, child_key, gather
 from kvbudget_operator.metrics import OperatorMetrics
-from kvbudget_operator.observe import Observation, demand_to_write, observe
+from kvbudget_operator.observe import Observation, demand_to_write, is_driver, observe
 from kvbudget_operator.pods import drain_aborted
 from kvbudget_operator.queue import WorkQueue
-from kvbudget_operator.reconcile import Actions, decide, is_deleting
+from kvbudget_operator.reconcile import Actions, Deletion, decide, is_deleting
 from kvbudget_operator.scaler import Scaler
 from kvbudget_operator.scrape import Scraper
 from kvbudget_operator.settings import DEMAND_SECONDS, RECONCILE_WORKERS, RESYNC_SECONDS, OperatorSettings
@@ -139,6 +139,8 @@ class Controller:
         except ApiError as refused:
             if refused.status == 409:
                 return _CONFLICT_SECONDS
+            if refused.is_namespace_leaving:  # the service goes with it: its own deletion is the last event
+                return None
             outcome, error = Outcome(failure=("ApplyFailed", str(refused))), refused
         is_written = await self._write_status(snapshot, actions, outcome, view)
         self._metrics.reconciled(changed=is_written or outcome.writes > 0)
@@ -159,25 +161,33 @@ class Controller:
             note = f"spec.replicas was left out: {actions.set_replicas}, from {actions.sizing}"
             await self._post(owner, Notice("Normal", "ReplicasSet", note))
             writes += 1
-        plan = actions.plan
-        if actions.accepted and plan is not None and snapshot.plan_hash not in (None, plan.hash()):
-            note = f"plan {snapshot.plan_hash} → {plan.hash()}: {plan.budget.tokens} KV tokens per replica"
-            await self._post(owner, Notice("Normal", "PlanChanged", note))
         applied = await apply_children(self._client, owner.uid, actions.apply, snapshot.children)
         self._metrics.wrote("child", applied)
         writes += applied
+        plan = actions.plan
+        if applied and actions.accepted and plan is not None and snapshot.plan_hash not in (None, plan.hash()):
+            note = f"plan {snapshot.plan_hash} → {plan.hash()}: {plan.budget.tokens} KV tokens per replica"
+            await self._post(owner, Notice("Normal", "PlanChanged", note))
         if actions.scale_child and snapshot.deployment is not None:
             patch = {"spec": {"replicas": actions.replicas}}
             await self._client.merge(Ref.of(snapshot.deployment), patch, subresource="scale")
             self._metrics.wrote("child")
             writes += 1
-        for deletion in actions.delete:
+        for deletion in await self._still_unwanted(snapshot, actions.delete):
             await self._client.delete(deletion.ref, uid=deletion.uid)
             self._metrics.wrote("delete")
             writes += 1
         if writes:
             logger.info("%s: %d objects written", service, writes)
         return Outcome(writes)
+
+    async def _still_unwanted(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> list[Deletion]:
+        """Those that the live Deployment does not name: the one that the watch shows may be older than a plan that we
+        have just put into it, and a plan that is gone could not be made again once the service is invalid."""
+        if snapshot.deployment is None or not any(each.ref.kind == "ConfigMap" for each in deletions):
+            return list(deletions)
+        named = config_map_name(await self._client.get(Ref.of(snapshot.deployment)))
+        return [each for each in deletions if each.ref.kind != "ConfigMap" or each.ref.name != named]
 
     async def _write_status(self, snapshot: Snapshot, actions: Actions, outcome: Outcome, view: _View) -> bool:
         """Write the status where it differs from the last one. Returns whether it did."""
@@ -238,8 +248,7 @@ class Controller:
         is_due = demand_to_write(snapshot.status.demand, view.observation.demand, may_write) != snapshot.status.demand
         if is_due or before is None or replace(before, demand=None) != replace(view.observation, demand=None):
             self.queue.add(key)
-        has_driver = service is not None and service.spec.scaling is not None
-        if has_driver and decision.desired != decision.current and "replicas" in snapshot.service["spec"]:
+        if is_driver(service) and decision.desired != decision.current and "replicas" in snapshot.service["spec"]:
             await self._scaler.act(snapshot, decision, readings, _rfc3339(datetime.now(UTC)))
             self._metrics.wrote("replicas")
             note = f"{decision.current} → {decision.desired} replicas: {decision.message}"

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from kvbudget.errors import KvbudgetError
+
 logger = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
@@ -126,10 +128,12 @@ class WorkQueue(Generic[K]):
         start = loop.time()
         try:
             again = await self._reconcile(key)
-        except Exception:
+        except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = self._backoff.delay(failures)
-            logger.exception("reconcile of %s failed (%d in a row); next try in %.1f s", key, failures, delay)
+            is_bug = not isinstance(error, KvbudgetError)  # the others say all that there is to say
+            text = "reconcile of %s failed (%d in a row), next try in %.1f s: %s"
+            logger.error(text, key, failures, delay, error, exc_info=is_bug)  # noqa: TRY400
             self._observer.done(loop.time() - start, error=True)
             self.add_after(key, delay)
         else:

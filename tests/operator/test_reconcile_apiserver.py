@@ -10,6 +10,11 @@ import pytest
 
 from kvbudget.plan import Plan
 from kvbudget_operator import rbac
+from kvbudget_operator.client import Client
+from kvbudget_operator.controller import Controller
+from kvbudget_operator.gather import Indexes
+from kvbudget_operator.metrics import OperatorMetrics
+from kvbudget_operator.settings import OperatorSettings, WorkerImage
 from support.controlplane import ControlPlane
 from support.kubeapi import Object
 from support.kubeprocess import Process, service_account
@@ -50,11 +55,14 @@ def test_an_accepted_service_gets_its_children_and_a_budget(cluster: Cluster, op
 
 
 def test_the_operator_goes_quiet_once_nothing_changes(cluster: Cluster, operator: Process) -> None:
+    """Also where the API server writes values otherwise than the user did."""
     cluster.make_class()
-    cluster.make(spec__replicas=2)
+    template = {"resources": {"requests": {"cpu": "0.5"}}, "env": [{"name": "EMPTY", "value": ""}]}
+    cluster.make(spec__replicas=2, spec__podTemplate=template)
     cluster.until_deployed()
     cluster.roll_out()
     cluster.until_condition("Ready", "True")
+    cluster.until_condition("Progressing", "False", reason="Stable")
     before = cluster.until(lambda: _quiet(cluster, operator))
     for kind in (
         "llmservices",
@@ -112,6 +120,46 @@ def test_a_changed_plan_is_a_new_revision_and_the_stale_plan_goes_when_nothing_n
     assert cluster.find("configmaps", f"chat-plan-{second}")
     reasons = {each["reason"] for each in cluster.all("events")}
     assert "PlanChanged" in reasons
+
+
+async def test_the_plan_in_force_is_kept_though_the_watch_shows_an_older_deployment(
+    apiserver: ControlPlane, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The watches of kinds run apart: the ConfigMap of a new plan may be seen before the Deployment that names it."""
+    rules = {cluster.namespace: rbac.OPERATOR}
+    kubeconfig = service_account(
+        apiserver, tmp_path, cluster.namespace, cluster=rbac.OPERATOR_CLUSTER, namespaced=rules
+    )
+    client = Client.connect(threads=2, timeout_seconds=20, kubeconfig=str(kubeconfig))
+    controller = Controller(OperatorSettings(WorkerImage("registry.test/worker:1")), client, OperatorMetrics())
+    key = (cluster.namespace, "chat")
+    seen = Indexes(
+        services={}, gpu_classes={}, users={}, deployments={}, replica_sets={}, config_maps={}, others={}, pods={}
+    )
+
+    def watch(*, deployment: bool = True) -> None:
+        assert isinstance(seen.services, dict) and isinstance(seen.deployments, dict)
+        assert isinstance(seen.config_maps, dict)
+        seen.services[key] = [cluster.find("llmservices", "chat")]
+        seen.config_maps[key] = [each for each in cluster.all("configmaps") if "-plan-" in each["metadata"]["name"]]
+        for config_map in seen.config_maps[key]:
+            config_map |= {"apiVersion": "v1", "kind": "ConfigMap"}
+        if deployment:
+            seen.deployments[key] = [cluster.find("deployments", "chat")]
+
+    assert isinstance(seen.gpu_classes, dict)
+    seen.gpu_classes[cluster.klass] = [cluster.make_class()]
+    await controller.start(seen)
+    for length in (4096, 2048):
+        cluster.make(spec__replicas=1, spec__maxModelLen=length)
+        watch(deployment=False)
+        await controller.reconcile(key)
+        watch(deployment=length == 4096)
+    seen.gpu_classes.clear()
+    await controller.reconcile(key)
+    await controller.stop()
+    client.close()
+    assert cluster.find("configmaps", f"chat-plan-{_plan(cluster.until_deployed())}")
 
 
 def test_a_class_deleted_under_a_running_service_tears_nothing_down(cluster: Cluster, operator: Process) -> None:
@@ -176,6 +224,20 @@ def test_a_service_under_deletion_does_not_get_its_children_back(cluster: Cluste
     assert cluster.find("services", "chat") is None
     cluster.api.merge(path, {"metadata": {"finalizers": None}})
     assert cluster.find("llmservices", "chat") is None
+
+
+def test_a_service_in_a_namespace_under_deletion_is_left_alone_without_retries(
+    cluster: Cluster, operator: Process
+) -> None:
+    cluster.make_class()
+    cluster.make(spec__replicas=1)
+    cluster.until_deployed()
+    cluster.until(lambda: cluster.find("services", "chat"))
+    cluster.api.delete(f"/api/v1/namespaces/{cluster.namespace}")
+    cluster.api.delete(cluster.path("services", "chat"))
+    cluster.until(lambda: _quiet(cluster, operator))
+    assert cluster.find("services", "chat") is None
+    assert "failed" not in operator.text()
 
 
 def test_an_operator_killed_at_any_point_reaches_the_same_end(

@@ -7,6 +7,7 @@ from typing import Any
 import looptime
 import pytest
 
+from kvbudget_operator.client import ApiError
 from kvbudget_operator.queue import Backoff, WorkQueue
 
 
@@ -117,6 +118,23 @@ def test_a_failing_key_backs_off_exponentially_up_to_the_longest_delay() -> None
     seen = run(fails, script)
     assert [time for time, _ in seen.calls] == [0, 1, 3, 7, 15, 23]
     assert seen.errors == 6
+
+
+def test_an_error_of_the_cluster_is_one_line_and_a_bug_of_ours_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    outcomes = iter([ApiError(403, "Forbidden", "not allowed", "apply it"), ValueError("broken")])
+
+    async def work(_: str) -> float | None:
+        raise next(outcomes)
+
+    async def script(queue: WorkQueue[str], _: Seen) -> None:
+        queue.add("a")
+        await asyncio.sleep(1.5)
+
+    run(work, script)
+    refused, bug = caplog.records
+    assert "apply it: 403 Forbidden: not allowed" in refused.getMessage()
+    assert not refused.exc_info
+    assert bug.exc_info
 
 
 def test_success_forgets_earlier_failures() -> None:
