@@ -66,15 +66,13 @@ build() { # IMAGE PACKAGE…: sources below the repository
   step "$tag: $(($(docker image inspect -f '{{.Size}}' "$tag") >> 20)) MiB"
 }
 
+[ $# -gt 0 ] || set -- operator worker
+for image; do
+  [ "$image" = operator ] || [ "$image" = worker ] || die "no image is called $image" "operator or worker"
+done
 bash "$KIND_DIR/docker.sh"
 use_docker
 bash "$root/scripts/venv.sh"
 UV=$(bash "$root/scripts/uv.sh")
 choose_base
-[ $# -gt 0 ] || set -- operator worker
-for image; do
-  case $image in
-    operator | worker) build "$image" core "$image" ;;
-    *) die "no image is called $image" "operator or worker" ;;
-  esac
-done
+for image; do build "$image" core "$image"; done

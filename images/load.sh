@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../e2e/kind/env.sh"
 exclusive cluster "$0" "$@"
 
-if ! use_docker || [ ! -s "$KUBECONFIG" ] || ! kind get clusters 2>/dev/null | grep -qx "$CLUSTER"; then exit 0; fi
+if ! use_docker || [ ! -s "$KUBECONFIG" ] || ! kind get clusters 2>/dev/null | grep -x "$CLUSTER" >/dev/null; then exit 0; fi
 [ $# -gt 0 ] || set -- operator worker
 for image; do
   tag=kvbudget/$image:dev

@@ -12,7 +12,7 @@ if use_docker; then
   bash "$KIND_DIR/cluster.sh" down
 fi
 # what a killed daemon left; the deepest first
-cut -d' ' -f2 /proc/mounts | grep "^$CACHE/" | sort -r | xargs -r -n1 umount -l
+awk -v below="$CACHE/" 'index($2, below) == 1 {print $2}' /proc/mounts | sort -r | xargs -r -n1 umount -l
 if [ -e "$CACHE/systemd-cgroup-mounted" ] && mountpoint -q /sys/fs/cgroup/systemd; then umount -l /sys/fs/cgroup/systemd; fi
 [ ! -d "$CACHE/go" ] || chmod -R u+w "$CACHE/go" # the module cache is read-only
 rm -rf "$CACHE"

@@ -31,6 +31,6 @@ check "generated files" "make generate" python scripts/generate.py --check
 check "chart README" "make generate" python scripts/chart_readme.py --check
 # two runs: tests/ and e2e/ each have a conftest.py
 check "mypy --strict" "correct the types" mypy --cache-dir "$CACHE/mypy" "${python_roots[@]}"
-check "mypy --strict e2e" "correct the types" mypy --cache-dir "$CACHE/mypy-e2e" e2e
+check "mypy --strict e2e" "correct the types" mypy --cache-dir "$CACHE/mypy" e2e
 
 [ "${#failed[@]}" = 0 ] || die "lint: ${failed[*]}" "the lines above; then make lint"

@@ -96,7 +96,7 @@ up() {
     free_gib=$(($(df --output=avail -k "$CACHE" | tail -1) >> 20))
     [ "$free_gib" -ge 8 ] || die "only $free_gib GiB are free at $CACHE; the cluster and its images need 8 at least (25 from nothing)" "free some space, or set XDG_CACHE_HOME to a larger disk"
     choose_image
-    if kind get clusters 2>/dev/null | grep -qx "$CLUSTER"; then step "cluster $CLUSTER is broken or half made: replacing it"; fi
+    if kind get clusters 2>/dev/null | grep -x "$CLUSTER" >/dev/null; then step "cluster $CLUSTER is broken or half made: replacing it"; fi
     kind delete cluster --name "$CLUSTER" >/dev/null 2>&1 || true
     rm -f "$KUBECONFIG"
     logged "kind create cluster ($image)" cluster.log create
