@@ -33,7 +33,8 @@ class StillLeaving(KvbudgetError):
 
 
 async def apply_children(client: Client, owner_uid: str, wanted: Sequence[Object], live: Sequence[Object]) -> int:
-    """Apply those of ``wanted`` that ``live`` (as last seen) does not show already, in order. Returns how many.
+    """Apply those of ``wanted`` that ``live`` (as last seen) does not show already, in order. Returns how many changed:
+    an apply of what the API server only spells otherwise (``cpu: "0.5"`` as ``500m``) leaves the object as it is.
 
     Raises NameTaken, StillLeaving and ApiError; what comes after the failing object is then not applied.
     """
@@ -42,13 +43,14 @@ async def apply_children(client: Client, owner_uid: str, wanted: Sequence[Object
     for obj in wanted:
         marked = _marked(obj)
         ref = Ref.of(obj)
-        if ref in seen:
-            if is_applied(marked, seen[ref]):
-                continue
-        else:
+        before = seen.get(ref)
+        if before is None:
             await _check_name(client, ref, owner_uid, obj)
-        await client.apply(marked)
-        writes += 1
+        elif is_applied(marked, before):
+            continue
+        after = await client.apply(marked)
+        if before is None or after["metadata"]["resourceVersion"] != before["metadata"].get("resourceVersion"):
+            writes += 1
     return writes
 
 

@@ -71,6 +71,14 @@ def plan_config_map(owner: Owner, plan: Plan) -> Object:
     return config_map
 
 
+def config_map_name(workload: Mapping[str, Any]) -> str | None:
+    """Name of the ConfigMap that a Deployment's pods read their Plan from; None where it is not one of ours."""
+    for volume in workload["spec"]["template"]["spec"].get("volumes") or ():
+        if volume["name"] == VOLUME_PLAN:
+            return str(volume["configMap"]["name"])
+    return None
+
+
 def deployment(service: LLMService, gpu_class: GPUClass, plan: Plan, replicas: int, worker: WorkerImage) -> Object:
     """The workers. maxSurge is 0: there may be no free GPU to surge for.
 

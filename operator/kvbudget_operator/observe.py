@@ -50,10 +50,15 @@ def samples(pods: Sequence[Mapping[str, Any]], readings: Mapping[str, Reading]) 
     return found
 
 
+def is_driver(service: LLMService | None) -> bool:
+    """Whether we are the one writer of ``spec.replicas``."""
+    return service is not None and service.spec.scaling is not None and service.spec.scaling.driver == "Operator"
+
+
 def policy(service: LLMService | None, replicas: int, scrape_seconds: float) -> ScalingPolicy:
-    """``spec.scaling``; for a service that does not scale, one that never decides anything but ``replicas``."""
+    """``spec.scaling``; for a service that we do not scale, one that never decides anything but ``replicas``."""
     stale = max(1, round(STALE_ROUNDS * scrape_seconds))
-    scaling = None if service is None else service.spec.scaling
+    scaling = service.spec.scaling if service is not None and is_driver(service) else None
     if scaling is None:
         return ScalingPolicy(replicas, replicas, stale_after_seconds=stale)
     return ScalingPolicy(
@@ -73,6 +78,10 @@ def observe(
     serving = [(pod["metadata"]["name"], readings[uid]) for pod in live if (uid := pod["metadata"]["uid"]) in readings]
     on_plan = [(name, reading) for name, reading in serving if plan is not None and reading.plan == plan.hash()]
     demand = None
+    if (
+        plan is not None and not live
+    ):  # nobody is there to hold anything; what was demanded of workers that are gone is no news
+        demand = DemandStatus(held_tokens=0, queued_tokens=0, refused_tokens=0, percent=0)
     if decision.metrics_available:
         demand = DemandStatus(
             held_tokens=decision.held_tokens,

@@ -15,7 +15,7 @@ from kvbudget.plan import Plan
 from kvbudget.quantity import format_bytes
 from kvbudget_operator import names
 from kvbudget_operator.gather import Snapshot
-from kvbudget_operator.observe import Observation
+from kvbudget_operator.observe import Observation, is_driver
 from kvbudget_operator.pods import is_leaving, is_ready, trouble
 from kvbudget_operator.reconcile import Actions
 
@@ -228,7 +228,7 @@ def _observed(actions: Actions, observation: Observation | None) -> list[tuple[s
     if observation.ready_workers:
         answered: _State = (True, "Scraped", "every ready worker answers")
         found.append(("MetricsAvailable", answered if observation.has_metrics else blind))
-    if actions.service is not None and actions.service.spec.scaling is not None:
+    if is_driver(actions.service):
         active: _State = (True, "Deciding", "replicas follow the demand for KV tokens")
         found.append(("ScalingActive", active if observation.has_metrics else blind))
     return found

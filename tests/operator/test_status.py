@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvbudget import conditions
-from kvbudget.api import LLMServiceStatus
+from kvbudget.api import LLMServiceStatus, parse_service
 from kvbudget.api.status import DemandStatus
 from kvbudget.scaling import Decision
 from kvbudget_operator import observe, status
@@ -15,7 +15,7 @@ from kvbudget_operator.observe import Observation
 from kvbudget_operator.reconcile import decide
 from kvbudget_operator.scrape import Reading
 from kvbudget_operator.status import Outcome
-from support.accepted import WORKER, snapshot
+from support.accepted import WORKER, live_service, snapshot
 from support.objects import REMOVE, Object, changed
 
 NOW = "2026-01-01T00:00:00Z"
@@ -229,6 +229,24 @@ def test_events_tell_transitions_once() -> None:
 
 
 ZERO, SMALL, LARGE = (DemandStatus(percent=percent, held_tokens=percent) for percent in (0, 3, 8))
+
+
+def test_a_service_whose_workers_are_gone_has_no_demand() -> None:
+    seen = snapshot(spec__replicas=0)
+    found = observed(seen, [], {}, metrics=False)
+    assert (found.has_metrics, found.demand) == (
+        False,
+        DemandStatus(held_tokens=0, queued_tokens=0, refused_tokens=0, percent=0),
+    )
+    assert observed(seen, [worker()], {}, metrics=False).demand is None, "one that does not answer may hold anything"
+
+
+def test_only_the_driver_operator_is_ours() -> None:
+    for driver, replicas in (("Operator", (1, 4)), ("HPA", (2, 2)), ("KEDA", (2, 2))):
+        service = parse_service(live_service(spec__scaling={"maxReplicas": 4, "driver": driver}))
+        found = observe.policy(service, 2, 5.0)
+        assert (found.min_replicas, found.max_replicas) == replicas
+        assert observe.is_driver(service) is (driver == "Operator")
 
 
 @pytest.mark.parametrize(
