@@ -12,8 +12,8 @@ layer lint bash scripts/lint.sh
 layer weights .venv/bin/python scripts/weights.py
 layer unit tests -n 2 --dist loadfile -m "not apiserver" --ignore=tests/chart tests core
 layer binaries bash e2e/kind/binaries.sh etcd kube-apiserver kubectl helm
-layer apiserver tests -m apiserver tests
-layer chart tests -m "not apiserver" tests/chart
+layer apiserver tests -n 2 --dist loadfile -m apiserver tests
+layer chart tests -n 2 --dist worksteal -m "not apiserver" tests/chart
 
 step "waiting for the cluster and the images"
 rc=0
