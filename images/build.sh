@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # build.sh [operator] [worker]: builds kvbudget/operator:dev and kvbudget/worker:dev where their inputs changed.
 #   KVBUDGET_BASE_IMAGE    base with Python 3.11; unset: python:3.11-slim-bookworm where a registry answers, else made by debootstrap
-#   KVBUDGET_WORKER_DEVICE cpu (default) or cuda
+#   KVBUDGET_WORKER_DEVICE cpu (default); cuda keeps what a GPU needs and gives kvbudget/worker:dev-cuda
 #   KVBUDGET_TORCH_WHEEL, KVBUDGET_TORCH_INDEX   a CPU-only wheel of torch, or an index that has one
 . "$(dirname "$0")/../e2e/kind/env.sh"
 exclusive images "$0" "$@"
 
+cd "$root"
 device=${KVBUDGET_WORKER_DEVICE:-cpu} wheel=${KVBUDGET_TORCH_WHEEL:-} index=${KVBUDGET_TORCH_INDEX:-}
 [ -z "$wheel" ] || [ -f "$wheel" ] || die "KVBUDGET_TORCH_WHEEL=$wheel is not a file" "give the path of a torch wheel for CPython 3.11 on Linux"
+[ "$device" = cpu ] || [ "$device" = cuda ] || die "KVBUDGET_WORKER_DEVICE=$device is no device" "cpu or cuda"
 work=$CACHE/images
 python=$root/.venv/bin/python
 label=dev.kvbudget.inputs
@@ -27,8 +29,8 @@ choose_base() { # sets base
   tar -C "$CACHE/debian/python" --numeric-owner --one-file-system -c . | docker import - "$base" >/dev/null
 }
 
-prepare() { # IMAGE: its dependencies at $work/IMAGE/prepared/dependencies, kept while their inputs stay
-  local image=$1 at=$work/$1 key args=()
+prepare() { # IMAGE: its dependencies at prepared/dependencies in its folder, kept while their inputs stay
+  local image=$1 at=$work/$1$variant key args=()
   key=$(digest "requirements/$image.txt" images/dependencies.py images/stub_library.py)-$device-$(sha256sum <<<"$wheel $index" | cut -c1-8)
   if [ "$image" = worker ]; then
     args=(--device "$device")
@@ -46,9 +48,10 @@ prepare() { # IMAGE: its dependencies at $work/IMAGE/prepared/dependencies, kept
 }
 
 build() { # IMAGE PACKAGE…: sources below the repository
-  local image=$1 tag=kvbudget/$1:dev key context=$work/$1/context sources
+  local image=$1 tag=kvbudget/$1:dev$variant key at=$work/$1$variant context sources
+  context=$at/context
   shift
-  mapfile -t sources < <(cd "$root" && find "$@" -type f -not -path '*/__pycache__/*' | LC_ALL=C sort)
+  mapfile -t sources < <(find "$@" -type f -not -path '*/__pycache__/*' | LC_ALL=C sort)
   key=$(digest "requirements/$image.txt" images/*.py "images/$image.Dockerfile" pyproject.toml "${sources[@]}")-$device-$(sha256sum <<<"$wheel $index $base" | cut -c1-8)
   if [ "$(docker image inspect -f "{{index .Config.Labels \"$label\"}}" "$tag" 2>/dev/null)" = "$key" ]; then
     step "$tag is fresh"
@@ -57,8 +60,8 @@ build() { # IMAGE PACKAGE…: sources below the repository
   prepare "$image"
   rm -rf "$context"
   mkdir -p "$context"
-  (cd "$root" && cp --parents -t "$context" pyproject.toml "requirements/$image.txt" images/*.py "images/$image.Dockerfile" "${sources[@]}")
-  cp -al "$work/$image/prepared" "$context/prepared"
+  cp --parents -t "$context" pyproject.toml "requirements/$image.txt" images/*.py "images/$image.Dockerfile" "${sources[@]}"
+  cp -al "$at/prepared" "$context/prepared"
   docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0
   logged "docker build $tag" "image-$image.log" docker build --label "$label=$key" --build-arg "BASE=$base" --build-arg "DEVICE=$device" \
     -f "$context/images/$image.Dockerfile" -t "$tag" "$context"
@@ -75,4 +78,8 @@ use_docker
 bash "$root/scripts/venv.sh"
 UV=$(bash "$root/scripts/uv.sh")
 choose_base
-for image; do build "$image" core "$image"; done
+for image; do
+  variant=''
+  [ "$image $device" != "worker cuda" ] || variant=-cuda
+  build "$image" core "$image"
+done
