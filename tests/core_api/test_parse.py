@@ -151,6 +151,12 @@ def test_an_empty_value_asks_for_nothing() -> None:
     assert unsupported(parse_service(empty)) == ()
 
 
+def test_a_status_of_another_release_is_no_problem_of_the_spec() -> None:
+    assert parse_service(service(status={"decisions": [{}] * 9, "budget": {"tokens": "many"}})) == parse_service(
+        service()
+    )
+
+
 def test_metadata_that_is_null_is_left_out() -> None:
     parsed = parse_service(service(metadata__labels=None, metadata__annotations=None, metadata__namespace=None))
     assert (parsed.metadata.labels, parsed.metadata.namespace) == ({}, "")

@@ -4,9 +4,9 @@ A field that this release does not support yet has no default; :func:`kvbudget.a
 """
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from kvbudget.api.base import ObjectName, Rule, ShortText, SpecModel
 from kvbudget.api.metadata import Metadata
@@ -21,7 +21,8 @@ MAX_TOKENS = 2**31 - 1
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Seconds = Annotated[int, Field(ge=0, le=86400)]
 Percent = Annotated[int, Field(ge=1, le=100)]
-Replicas = Annotated[int, Field(ge=0, le=10000)]
+MAX_REPLICAS = 10000
+Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
 
 
 class GPUSpec(SpecModel):
@@ -104,7 +105,7 @@ class Scaling(SpecModel):
 
     min_replicas: Replicas = 1
     """Never fewer."""
-    max_replicas: Annotated[int, Field(ge=1, le=10000)]
+    max_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
     """Never more."""
     target_percent: Percent = 75
     """Demand ÷ supply that scaling aims at."""
@@ -239,6 +240,15 @@ class LLMServiceSpec(SpecModel):
     """What is added to the worker pod."""
 
 
+def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> LLMServiceStatus:
+    """The status; empty where another release wrote it in a way that we do not read: that is no fault of the spec."""
+    try:
+        status: LLMServiceStatus = read(value)
+    except ValidationError:
+        return LLMServiceStatus()
+    return status
+
+
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -263,7 +273,7 @@ class LLMService(SpecModel):
     """Name, namespace, labels and annotations."""
     spec: LLMServiceSpec
     """What is wanted."""
-    status: LLMServiceStatus = LLMServiceStatus()
+    status: Annotated[LLMServiceStatus, WrapValidator(_readable)] = LLMServiceStatus()
     """What the operator observed; written by the operator only."""
 
     @property
