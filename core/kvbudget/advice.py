@@ -115,6 +115,9 @@ def _replicas_below_traffic(it: Accepted) -> Iterator[Problem]:
     elif spec.replicas is not None and spec.replicas < needed:
         reason = f"{spec.replicas} is below what the traffic needs: {it.sizing.formula}"
         yield Problem("spec.replicas", reason, "ReplicasBelowTraffic")
+    elif spec.replicas is None and it.sizing.replicas < needed:
+        reason = f"needs more than the {it.sizing.replicas} replicas that one service can have: {it.sizing.formula}"
+        yield Problem("spec.traffic", reason, "ReplicasBelowTraffic")
 
 
 def _queue(it: Accepted) -> Iterator[Problem]:

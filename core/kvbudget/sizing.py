@@ -15,6 +15,7 @@ pages per replica, 75% full:
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kvbudget.api.service import MAX_REPLICAS
 from kvbudget.budget import Budget
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ DEFAULT_TARGET_PERCENT: Final = 75
 class Sizing:
     """Replicas to begin with where ``spec.replicas`` is left out. ``reason``: MinReplicas, Traffic or Default;
     ``formula``: the arithmetic of the size from traffic, also where the reason is another, None without traffic;
-    ``traffic_replicas``: that size."""
+    ``traffic_replicas``: that size; where it is above what one service can have, ``replicas`` is the most it can."""
 
     replicas: int
     reason: str
@@ -66,7 +67,7 @@ def size(service: "LLMService", budget: Budget) -> Sizing:
     if spec.scaling is not None:
         return Sizing(spec.scaling.min_replicas, "MinReplicas", formula, from_traffic)
     if from_traffic is not None:
-        return Sizing(from_traffic, "Traffic", formula, from_traffic)
+        return Sizing(min(from_traffic, MAX_REPLICAS), "Traffic", formula, from_traffic)
     return Sizing(1, "Default", None)
 
 

@@ -322,6 +322,12 @@ TRAFFIC = {"requestsPerMinute": 60, "outputTokensPerSecond": 40, "inputTokens": 
             id="maximum below traffic",
         ),
         pytest.param(
+            {"spec.traffic": {"concurrentRequests": 1_000_000, "inputTokens": 6000, "outputTokens": 800}},
+            ("ReplicasBelowTraffic", "spec.traffic"),
+            "needs more than the 10000 replicas that one service can have",
+            id="traffic above what a service can have",
+        ),
+        pytest.param(
             {"spec.traffic": TRAFFIC, "spec.admission.queue": {"maxTokens": 50000, "maxWaitSeconds": 30}},
             ("QueueTooLong", "spec.admission.queue.maxTokens"),
             "29120 tokens × 30 s ÷ (800 tokens ÷ 40 per second) = 43680; set 43680 or less",
