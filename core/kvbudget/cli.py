@@ -52,7 +52,16 @@ def main() -> None:
             f"error: {error.name} is missing; install the command line with: pip install 'kvbudget[cli]'\n"
         )
         sys.exit(EXIT_BAD_INPUT)
-    command()
+    try:
+        try:
+            command()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:  # input is read elsewhere, so this is the output: a full disk, a pipe that was closed
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"error: the output cannot be written: {error.strerror or error}\n")
+        sys.stdout = io.StringIO()  # what is left cannot be written at exit either
+        sys.exit(EXIT_BAD_INPUT)
 
 
 def app() -> "click.Group":
@@ -150,7 +159,10 @@ def _documents(paths: tuple[str, ...]) -> Documents:
             elif kind == "GPUClass":
                 with _naming(path, manifest):
                     gpu_class = parse_gpu_class(manifest)
-                gpu_classes[gpu_class.metadata.name] = gpu_class
+                name = gpu_class.metadata.name
+                if name in gpu_classes:
+                    raise InputError(path, f"GPUClass {name} occurs twice; leave out the one that does not count")
+                gpu_classes[name] = gpu_class
             else:
                 other.append(str(kind)[:40] if kind else "an object without kind")
     return Documents(tuple(services), gpu_classes, tuple(other))

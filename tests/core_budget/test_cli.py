@@ -268,3 +268,26 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     assert done.returncode == 2
     assert "pip install 'kvbudget[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_output_that_cannot_be_written_is_one_line(
+    write: Callable[..., str], service_manifest: dict[str, Any], output: str
+) -> None:
+    command = [sys.executable, "-m", "kvbudget", "plan", "-f", write([service_manifest]), "-o", output]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+    assert done.returncode == 2
+
+
+def test_a_class_that_occurs_twice_is_bad_input(write: Callable[..., str], service_manifest: dict[str, Any]) -> None:
+    klass = {
+        "apiVersion": "kvbudget.dev/v1alpha1",
+        "kind": "GPUClass",
+        "metadata": {"name": "twice"},
+        "spec": {"memory": "80Gi"},
+    }
+    result = run("plan", "-f", write([klass, service_manifest, klass]))
+    assert result.exit_code == 2
+    assert "GPUClass twice occurs twice" in result.output
