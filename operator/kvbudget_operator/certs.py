@@ -124,12 +124,15 @@ def not_after(pair: Pair) -> datetime:
 def load(context: ssl.SSLContext, pair: Pair) -> None:
     """Serve ``pair`` from now on: connections opened later use it, open ones go on, the listener stays up.
 
-    The ssl module reads files only, so both parts are written to a private folder for the moment.
+    Raises ssl.SSLError where the key is not the certificate's, as when files are read in the middle of their renewal;
+    ``context`` then serves what it did. The ssl module reads files only, so both parts are written to a private folder
+    for the moment.
     """
     with tempfile.TemporaryDirectory(prefix="kvbudget-tls-") as folder:
         certificate, key = Path(folder, KEY_CERTIFICATE), Path(folder, KEY_PRIVATE)
         certificate.write_bytes(pair.certificate)
         key.write_bytes(pair.key)
+        server_context().load_cert_chain(certificate, key)  # a context that this fails on has lost its key
         context.load_cert_chain(certificate, key)
 
 

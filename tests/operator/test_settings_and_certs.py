@@ -1,6 +1,8 @@
 """Settings from the environment, and certificates as values."""
 
+import contextlib
 import json
+import ssl
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -108,3 +110,26 @@ def test_a_secret_round_trip_keeps_the_pair_and_nonsense_is_none() -> None:
     assert certs.Pair.from_secret({"data": GOOD.secret_data()}) == GOOD
     for data in ({}, None, {"tls.crt": "%%%", "tls.key": "", "ca.crt": ""}):
         assert certs.Pair.from_secret({"data": data}) is None
+
+
+def test_a_pair_that_does_not_belong_together_leaves_the_one_before_in_service() -> None:
+    now = datetime.now(UTC)
+    good, other = certs.issue(NAMES, now), certs.issue(NAMES, now)
+    context = certs.server_context()
+    certs.load(context, good)
+    with pytest.raises(ssl.SSLError):
+        certs.load(context, certs.Pair(other.certificate, good.key, other.bundle))
+    _shake_hands(context, good)
+
+
+def _shake_hands(context: ssl.SSLContext, pair: certs.Pair) -> None:
+    """A handshake in memory, with a client that trusts the pair. Raises ssl.SSLError where it fails."""
+    trusting = ssl.create_default_context(cadata=pair.bundle.decode())
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(to_client, to_server, server_hostname=NAMES[0])
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(3):
+        for side in (client, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    assert client.version() is not None
