@@ -10,8 +10,9 @@ from harness.tokens import Pool, check_never_over, pools, wait_all_free
 from harness.waiting import eventually
 from loadgen import Job, load, mixed_jobs, run_to_end
 
-LONG = Job(prompt_tokens=48, output_tokens=MAX_MODEL_LEN - 48)
-"""Reserves exactly MAX_MODEL_LEN tokens."""
+LONG = Job(prompt_tokens=48, output_tokens=976)
+LONG_TOKENS = LONG.prompt_tokens + LONG.output_tokens
+"""Whole pages, so that this is exactly what it reserves."""
 
 
 def test_mixed_load_never_overflows_the_pool_and_gives_all_of_it_back(
@@ -44,7 +45,7 @@ def test_few_long_requests_are_refused_where_many_short_ones_are_not(
     assert run_to_end(url, NAME, many, concurrency=len(many)).admitted_at_once == len(many)
 
     wait_all_free(cluster, NAME, namespace)
-    fitting = POOL_TOKENS // MAX_MODEL_LEN
+    fitting = POOL_TOKENS // LONG_TOKENS
     few = [Job(LONG.prompt_tokens, LONG.output_tokens, seed=number) for number in range(fitting + 2)]
     report = run_to_end(url, NAME, few, concurrency=len(few))
     assert report.admitted_at_once == fitting
@@ -73,7 +74,7 @@ def test_a_client_that_goes_away_gives_its_pages_back(cluster: Cluster, namespac
         lines = answer.iter_lines()  # kept, since dropping it closes the stream
         next(lines)
         eventually(
-            lambda: any(pool.reserved == MAX_MODEL_LEN for pool in pools(cluster, NAME, namespace)),
+            lambda: any(pool.reserved == LONG_TOKENS for pool in pools(cluster, NAME, namespace)),
             60,
             "the reservation to show",
         )
