@@ -65,6 +65,16 @@ async def test_no_json_is_refused(path: str, raw: bytes, words: str) -> None:
         ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": "maybe"}, "stream"),
+        *(({name: True}, name) for name in ("max_tokens", "n", "logprobs", "temperature", "top_p", "top_k", "seed")),
+        ({"min_tokens": True}, "min_tokens"),
+        ({"presence_penalty": True}, "presence_penalty"),
+        ({"frequency_penalty": False}, "frequency_penalty"),
+        ({"stop_token_ids": [True]}, "stop_token_ids[0]"),
+        ({"stop_token_ids": [1] * 129}, "stop_token_ids"),
+        ({"logit_bias": {"1": True}}, "logit_bias.1"),
+        ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
     ],
 )
 async def test_a_bad_field_of_a_completion_is_named(fields: dict[str, Any], param: str) -> None:
@@ -82,6 +92,9 @@ async def test_a_bad_field_of_a_completion_is_named(fields: dict[str, Any], para
         ({"messages": []}, "messages"),
         ({"messages": ["hi"]}, "messages[0]"),
         ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "contents": "hi"}]}, "messages[0].content"),
+        ({"messages": USER * 4097}, "messages"),
+        ({"add_special_tokens": True}, "add_special_tokens"),
         ({"messages": [*USER, {"role": "user", "content": 3}]}, "messages[1].content"),
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role"),
@@ -160,6 +173,68 @@ async def test_unknown_fields_are_ignored_with_a_warning(caplog: pytest.LogCaptu
     assert response.status_code == 200
     assert "fancy_new_thing" in caplog.text
     assert "user" not in caplog.text
+
+
+async def test_unknown_fields_of_nested_objects_are_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    async with in_process() as worker:
+        response = await worker.chat(
+            max_tokens=1,
+            stream=True,
+            stream_options={"include_obfuscation": True},
+            messages=[{"role": "user", "name": "me", "content": [part]}, {"role": "assistant", "refusal": None}],
+        )
+    assert response.status_code == 200
+    assert "'messages[0].name', 'messages[0].content[0].cache_control'" in caplog.text
+    assert "'stream_options.include_obfuscation'" in caplog.text
+    assert "refusal" not in caplog.text
+
+
+async def test_a_name_from_outside_makes_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with in_process() as worker:
+        await worker.complete(**{"max_tokens": 1, "x\nERROR root: forged": 1})
+    assert "forged" in caplog.text
+    assert "\nERROR root: forged" not in caplog.text
+
+
+async def test_a_count_of_tokens_is_refused_what_the_chat_is_refused() -> None:
+    async with in_process() as worker:
+        for field in (
+            {"tools": [{"type": "function"}]},
+            {"add_special_tokens": True},
+            {"add_generation_prompt": False},
+        ):
+            response = await worker.client.post("/tokenize", json={"messages": USER, **field})
+            assert (response.status_code, response.json()["error"]["param"]) == (400, next(iter(field)))
+
+
+async def test_a_small_body_that_asks_for_a_million_choices_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with in_process() as worker:
+
+        def encode(*_: object, **__: object) -> list[int]:
+            raise AssertionError("nothing may be made of it")
+
+        monkeypatch.setattr(worker.service.tokenizer, "encode", encode)
+        response = await worker.complete(prompt=["a"] * 8000, n=128, max_tokens=1)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "request_exceeds_kv_budget"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"messages": [1] * 4000}, "messages[0]"),
+        (CHAT, {"messages": [{"role": "user", "content": [1] * 4000}]}, "messages[0].content[0]"),
+        (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["x"] * 128}, "stop_token_ids[0]"),
+        ("/detokenize", {"tokens": ["x"] * 4000}, "tokens[0]"),
+    ],
+)
+async def test_the_first_bad_item_of_a_list_is_enough(path: str, fields: dict[str, Any], param: str) -> None:
+    async with in_process() as worker:
+        response = await worker.client.post(path, json=fields)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    assert "[1]" not in error["message"]
 
 
 async def test_unknown_routes_and_methods_answer_in_json() -> None:

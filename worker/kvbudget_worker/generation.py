@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kvbudget_worker.gate import Ask
 from kvbudget_worker.refusals import Refusal, Refused
@@ -66,21 +67,31 @@ class Generation:
 
     def __init__(self, ask: Ask, tokenizer: Tokenizer, rules: TextRules) -> None:
         self.ask = ask
+        self._tokenizer = tokenizer
         self._rules = rules
         self._deltas: list[Delta] = []
         self._news = asyncio.Event()
         self._failure: Refusal | None = None
         self.demand_id = ""
         """Under which id its holding time counts; the engine's."""
-        self.parts: dict[str, Part] = {}
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """The prompts by their request ids. Made once the request is admitted: a refused one, which may have thousands
+        of choices, must cost nothing."""
+        parts: dict[str, Part] = {}
         index = 0
-        for request in ask.requests:
+        for request in self.ask.requests:
             choices = [
-                _Choice(IncrementalDecoder(tokenizer), StopScanner(rules.stops, include=rules.include_stop))
+                _Choice(
+                    IncrementalDecoder(self._tokenizer),
+                    StopScanner(self._rules.stops, include=self._rules.include_stop),
+                )
                 for _ in range(request.n)
             ]
-            self.parts[request.request_id] = Part(index, choices, open=len(choices))
+            parts[request.request_id] = Part(index, choices, open=len(choices))
             index += len(choices)
+        return parts
 
     @property
     def prompt_tokens(self) -> int:

@@ -99,7 +99,7 @@ def context_length_exceeded(param: str, message: str) -> Refusal:
 def exceeds_budget(needed_tokens: int, limit_tokens: int) -> Refusal:
     """400: this service can never hold the request."""
     message = (
-        f"this request needs {needed_tokens} tokens of KV memory, and this service holds {limit_tokens} in all: "
+        f"this request needs at least {needed_tokens} tokens of KV memory; this service holds {limit_tokens} in all: "
         "send a shorter prompt, a smaller max_tokens, or fewer prompts and choices (n) at once"
     )
     return Refusal(400, INVALID, message, "request_exceeds_kv_budget", None, ((HEADER_SHOULD_RETRY, "false"),))
@@ -110,7 +110,7 @@ def body_too_large(limit_bytes: int) -> Refusal:
 
 
 def model_not_found(asked: str, served: str) -> Refusal:
-    message = f"the model {asked!r} is not served here; this service serves {served!r}"
+    message = f"the model {asked[:200]!r} is not served here; this service serves {served!r}"
     return Refusal(404, INVALID, message, "model_not_found", "model")
 
 

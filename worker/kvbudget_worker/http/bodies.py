@@ -1,6 +1,7 @@
 """Request bodies, checked field by field. Unknown keys are ignored with a warning, as vLLM does."""
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +16,11 @@ log = logging.getLogger(__name__)
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
+MAX_STOP_TOKENS = 128
+MAX_BIASES = 1024
+MAX_MESSAGES = 4096
+"""These three are checked before the items: each one costs the event loop some microseconds, and every step its own."""
+
 Prompt = str | tuple[int, ...]
 
 
@@ -55,7 +61,34 @@ def _stops(value: Any) -> tuple[str, ...]:
     return tuple(stops)
 
 
+def _no_bool(value: Any) -> Any:
+    """``true`` is no number, although it is an int in Python: it is refused instead of being taken for 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_no_bool)]
+Float = Annotated[float, BeforeValidator(_no_bool)]
+
+
+def _biases(value: Any) -> Any:
+    """Each token id once: ``"1"`` and ``"01"`` would be the same one."""
+    if isinstance(value, dict):
+        if len(value) > MAX_BIASES:
+            raise ValueError(f"must not have more than {MAX_BIASES} token ids")
+        wrong = next((key for key in value if not _TOKEN_ID.fullmatch(key)), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong[:64]!r} is no token id")
+    return value
+
+
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,8}")
+
+
 class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
@@ -68,20 +101,20 @@ class GenerationBody(BaseModel, ABC):
     model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
-    top_k: Annotated[int, Field(ge=-1)] | None = 0
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    max_tokens: Annotated[Int, Field(ge=1)] | None = None
+    n: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = 1
+    temperature: Annotated[Float, Field(ge=0, le=2, allow_inf_nan=False)] | None = 1.0
+    top_p: Annotated[Float, Field(gt=0, le=1)] | None = 1.0
+    top_k: Annotated[Int, Field(ge=-1)] | None = 0
+    seed: Annotated[Int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Annotated[tuple[str, ...], BeforeValidator(_stops)] = ()
-    stop_token_ids: tuple[int, ...] | None = ()
+    stop_token_ids: Annotated[tuple[Int, ...], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = ()
     include_stop_str_in_output: bool = False
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    presence_penalty: Annotated[Float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[Float, Field(ge=-2, le=2)] | None = 0.0
+    logit_bias: Annotated[dict[int, Annotated[Float, Field(ge=-100, le=100)]] | None, BeforeValidator(_biases)] = None
     ignore_eos: bool | None = False
-    min_tokens: Annotated[int, Field(ge=0)] | None = 0
+    min_tokens: Annotated[Int, Field(ge=0)] | None = 0
 
     @model_validator(mode="after")
     def _options_need_stream(self) -> "GenerationBody":
@@ -126,7 +159,7 @@ class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
 
     prompt: Annotated[tuple[Prompt, ...], BeforeValidator(_prompts)]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[Int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_special_tokens: bool = True
 
     def alternatives(self) -> int | None:
@@ -144,16 +177,16 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = None
 
 
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``. ``max_completion_tokens`` wins over ``max_tokens``."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    max_completion_tokens: Annotated[Int, Field(ge=1)] | None = None
     logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> "ChatBody":
@@ -181,7 +214,7 @@ class TokenizeBody(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
@@ -189,6 +222,8 @@ class TokenizeBody(BaseModel):
     def _one_source(self) -> "TokenizeBody":
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
+        if self.messages is not None and "add_special_tokens" in self.model_fields_set and self.add_special_tokens:
+            raise ValueError("add_special_tokens is allowed only with prompt: a chat template adds its own")
         return self
 
 
@@ -198,7 +233,7 @@ class DetokenizeBody(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Annotated[list[Int], Field(fail_fast=True)]
 
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -212,17 +247,19 @@ def conversation(messages: list[Message]) -> list[dict[str, str]]:
         role = ROLES.get(message.role)
         if role is None:
             raise Refused(
-                invalid(f"messages[{i}].role", f"role {message.role!r} is not supported: use {', '.join(ROLES)}")
+                invalid(f"messages[{i}].role", f"role {message.role[:64]!r} is not supported: use {', '.join(ROLES)}")
             )
         for name in ("tool_calls", "function_call", "audio"):
             if (message.model_extra or {}).get(name):
                 raise Refused(invalid(f"messages[{i}].{name}", f"{name} is not supported by this worker: leave it out"))
         content = message.content
+        if content is None and role != "assistant":
+            raise Refused(invalid(f"messages[{i}].content", f"content is missing: a {message.role} message needs it"))
         if isinstance(content, list):
             for j, part in enumerate(content):
                 if part.type != "text" or part.text is None:
                     path = f"messages[{i}].content[{j}].type"
-                    raise Refused(invalid(path, f"{part.type!r} is not supported: only parts of type 'text'"))
+                    raise Refused(invalid(path, f"{part.type[:64]!r} is not supported: only parts of type 'text'"))
             content = "\n".join(part.text or "" for part in content)
         result.append({"role": role, "content": content or ""})
     return result
@@ -244,10 +281,27 @@ def parse(raw: bytes, kind: type[B], *, surface: str | None = None) -> B:
         body = kind.model_validate(value)
     except ValidationError as error:
         raise Refused(_problem(error)) from None
-    unknown = refuse_unsupported(surface, body.model_extra or {}) if surface else tuple(body.model_extra or ())
+    unknown = list(refuse_unsupported(surface, body.model_extra or {}) if surface else body.model_extra or ())
+    unknown += _unknown_inside(body)
     if unknown:
-        log.warning("ignored unknown fields of a request: %s", ", ".join(name[:64] for name in unknown[:20]))
+        # Quoted: a name from outside must not look like a line of the log.
+        log.warning("ignored unknown fields of a request: %s", ", ".join(repr(name[:64]) for name in unknown[:20]))
     return body
+
+
+def _unknown_inside(body: BaseModel) -> list[str]:
+    """Fields of nested objects that nobody knows and that ask for something, as paths."""
+    inside: list[tuple[str, BaseModel | None]] = [("stream_options", getattr(body, "stream_options", None))]
+    for i, message in enumerate(getattr(body, "messages", None) or ()):
+        inside.append((f"messages[{i}]", message))
+        if isinstance(message.content, list):
+            inside += [(f"messages[{i}].content[{j}]", part) for j, part in enumerate(message.content)]
+    return [
+        f"{path}.{name}"
+        for path, value in inside
+        for name, given in ((value and value.model_extra) or {}).items()
+        if given not in (None, [], {})
+    ]
 
 
 def _problem(error: ValidationError) -> Refusal:
@@ -271,7 +325,7 @@ def _path(loc: tuple[int | str, ...]) -> str | None:
         elif part in _UNION_MEMBERS or "[" in part:
             continue
         else:
-            path += f".{part}" if path else part
+            path += f".{part[:64]}" if path else part[:64]
     return path or None
 
 

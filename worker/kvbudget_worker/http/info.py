@@ -51,14 +51,13 @@ class InfoEndpoints:
         return json_response(self._model())
 
     async def tokenize(self, request: Request) -> Response:
-        body = parse(await self._body(request), TokenizeBody)
+        body = parse(await self._body(request), TokenizeBody, surface="chat")
         self._service.check_model(body.model)
         if body.messages is not None:
             ids = await self._service.encode_chat(conversation(body.messages))
         else:
             ids = await self._service.encode(body.prompt or "", add_special=body.add_special_tokens)
-        tokenizer = self._service.tokenizer
-        texts = [tokenizer.decode([i], skip_special=False) for i in ids] if body.return_token_strs else None
+        texts = await self._service.decode_each(ids) if body.return_token_strs else None
         max_model_len = self._service.plan.limits.max_model_len
         return json_response({"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": texts})
 
@@ -66,7 +65,7 @@ class InfoEndpoints:
         body = parse(await self._body(request), DetokenizeBody)
         self._service.check_model(body.model)
         self._service.check_ids("tokens", tuple(body.tokens))
-        return json_response({"prompt": self._service.tokenizer.decode(body.tokens, skip_special=False)})
+        return json_response({"prompt": await self._service.decode(body.tokens)})
 
     async def _body(self, request: Request) -> bytes:
         """The body, unless the model is not there yet."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,12 +18,14 @@ from kvbudget_worker.lifecycle import Lifecycle, Phase
 from kvbudget_worker.limits import output_limit
 from kvbudget_worker.metrics import Exposition, WorkerMetrics
 from kvbudget_worker.observer import Observer
-from kvbudget_worker.refusals import Refused, invalid, model_not_found
+from kvbudget_worker.refusals import Refused, exceeds_budget, invalid, model_not_found
 from kvbudget_worker.requests import Request
 from kvbudget_worker.tokenizer import Tokenizer
 
 _INLINE_CHARACTERS: Final = 8_000
 """Longer texts (about 2 ms) are encoded in a thread, so that a long prompt does not hold up everybody's tokens."""
+_EACH_CHARACTERS: Final = 100
+"""What a message or a prompt costs by itself, as characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,15 @@ class Service:
 
     async def encode_chat(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
         """Token ids of a conversation in the model's template. Raises Refused (400)."""
+
+        def encode() -> list[int]:
+            return self.tokenizer.chat(messages, add_generation_prompt=add_generation_prompt)
+
+        short = sum(len(m["content"]) + _EACH_CHARACTERS for m in messages) <= _INLINE_CHARACTERS
         try:
-            text = self.tokenizer.render(messages, add_generation_prompt=add_generation_prompt)
+            return encode() if short else await asyncio.to_thread(encode)
         except InputError as error:
             raise Refused(invalid(error.path, error.reason)) from None
-        return await self.encode(text, add_special=False)
 
     async def prepare(self, body: CompletionBody | ChatBody, client_id: str, arrived_ms: int) -> Prepared:
         """Tokens, limits and rules of a request; nothing is reserved yet. Raises Refused (400, 404)."""
@@ -112,6 +118,7 @@ class Service:
         if isinstance(body, ChatBody):
             prompts = [await self.encode_chat(body.conversation())]
         else:
+            self._check_choices(len(body.prompt) * body.choices)
             prompts = await self._prompts(body)
         self.check_ids("stop_token_ids", body.stop_token_ids or ())
         self.check_ids("logit_bias", tuple(body.logit_bias or ()))
@@ -143,6 +150,27 @@ class Service:
         default_limit = max(limits) if asked is None else None
         return Prepared(response_id, Ask(client_id, requests, arrived_ms), rules, default_limit)
 
+    def _check_choices(self, choices: int) -> None:
+        """Raises Refused (400) where the choices alone, a page each at least, are too many for the whole pool. Told
+        before anything is made for each of them: a small body can ask for a million."""
+        kv = self.plan.kv
+        if choices > kv.pages:
+            raise Refused(exceeds_budget(choices * kv.page_tokens, kv.pages * kv.page_tokens))
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special ones included."""
+        if len(ids) <= _INLINE_CHARACTERS:
+            return self.tokenizer.decode(ids, skip_special=False)
+        return await asyncio.to_thread(self.tokenizer.decode, ids, skip_special=False)
+
+    async def decode_each(self, ids: Sequence[int]) -> list[str]:
+        """Text of each token id by itself."""
+
+        def decode() -> list[str]:
+            return [self.tokenizer.decode([i], skip_special=False) for i in ids]
+
+        return decode() if len(ids) <= _INLINE_CHARACTERS else await asyncio.to_thread(decode)
+
     async def _prompts(self, body: CompletionBody) -> list[list[int]]:
         def encode_all() -> list[list[int]]:
             return [
@@ -155,7 +183,7 @@ class Service:
         for index, prompt in enumerate(body.prompt):
             if not isinstance(prompt, str):
                 self.check_ids(f"prompt[{index}]" if len(body.prompt) > 1 else "prompt", prompt)
-        if sum(map(len, body.prompt)) <= _INLINE_CHARACTERS:
+        if sum(len(prompt) + _EACH_CHARACTERS for prompt in body.prompt) <= _INLINE_CHARACTERS:
             return encode_all()
         return await asyncio.to_thread(encode_all)
 

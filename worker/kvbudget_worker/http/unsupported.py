@@ -61,6 +61,7 @@ _CHAT: Final[Mapping[str, _Harmless]] = {
     "chat_template": _is(),
     "chat_template_kwargs": _empty,
     "documents": _empty,
+    "add_special_tokens": _is(False),
     "continue_final_message": _is(False),
     "add_generation_prompt": _is(True),
     "echo": _is(False),
