@@ -176,3 +176,16 @@ def test_an_engine_that_fails_ends_every_stream_cleanly(tmp_path: Path) -> None:
         worker.until_pages_are_back()
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(20) == 1
+
+
+def test_an_endless_head_is_cut_off(tmp_path: Path) -> None:
+    with served(tmp_path, make_plan()) as worker:
+        address = urlsplit(worker.url)
+        with socket.create_connection((str(address.hostname), address.port), timeout=20) as client:
+            client.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n")
+            with pytest.raises(OSError, match=r"reset|Broken pipe"):
+                client.sendall((b"x: " + b"y" * 60_000 + b"\r\n") * 1000)
+        body = {"prompt": "x" * 400, "max_tokens": 1}
+        assert worker.client.post("/v1/completions", json=body, headers={"x-long": "y" * 50_000}).status_code == 200
+        assert worker.client.post("/v1/completions", content=b" " * (3 << 20)).status_code == 400
+        assert "head of the request is longer" in worker.log

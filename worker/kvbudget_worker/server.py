@@ -24,6 +24,7 @@ from kvbudget.plan import Plan
 from kvbudget_worker.device_thread import DeviceThread
 from kvbudget_worker.engine import Engine, StepRunner
 from kvbudget_worker.http.app import build_app
+from kvbudget_worker.http.heads import BoundedHeads
 from kvbudget_worker.http.service import Service
 from kvbudget_worker.lifecycle import Lifecycle
 from kvbudget_worker.tokenizer import Tokenizer
@@ -99,7 +100,7 @@ class Worker:
         self._server = _Server(
             uvicorn.Config(
                 build_app(self._service),
-                http="httptools",
+                http=BoundedHeads,
                 loop="none",
                 lifespan="off",
                 log_config=None,
@@ -133,6 +134,8 @@ class Worker:
             await serving
             working.cancel()
             stopping.cancel()
+            # A load that fails while we leave is nobody's concern: without this asyncio would log its traceback.
+            await asyncio.gather(working, stopping, return_exceptions=True)
         return 0 if self._lifecycle.dead is None else 1
 
     async def _work(self) -> None:
