@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from kvbudget.api.base import Model
 from kvbudget.api.service import DEFAULT_OUTPUT_TOKENS
@@ -13,6 +15,10 @@ from kvbudget.shape import ModelShape
 
 if TYPE_CHECKING:
     from kvbudget.api import LLMService
+
+
+Positive = Annotated[int, Field(ge=1)]
+"""What a worker divides by or waits for: with 0 it would break or stand still, so such a Plan is refused."""
 
 
 class PlanModel(Model):
@@ -59,10 +65,10 @@ class PlanKV(Model):
     """Geometry of the paged cache: ``pages`` can be granted, ``reserved_pages`` are held back (worker scratch)."""
 
     precision: KVPrecision
-    page_tokens: int
-    pages: int
+    page_tokens: Positive
+    pages: Positive
     reserved_pages: int
-    page_bytes: int
+    page_bytes: Positive
     prefix_cache_mode: Literal["Shared", "Off"]
 
 
@@ -81,8 +87,8 @@ class PlanLimits(Model):
 
 class PlanEngine(Model):
     type: Literal["Bundled"]
-    max_batched_tokens: int
-    max_sequences: int
+    max_batched_tokens: Positive
+    max_sequences: Positive
 
 
 class Plan(Model):

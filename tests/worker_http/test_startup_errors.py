@@ -76,6 +76,15 @@ def test_truncated_weights(tmp_path: Path) -> None:
         ("{}", "serviceName: Field required"),
         (make_plan().to_json().replace('"planVersion":1', '"planVersion":9'), "planVersion"),
         (make_plan().to_json().replace('"kv":', '"extra":1,"kv":'), "extra"),
+        (
+            make_plan()
+            .to_json()
+            .replace('"pages":64,"precision":"BF16","prefix', '"pages":0,"precision":"BF16","prefix'),
+            "kv.pages",
+        ),
+        (make_plan().to_json().replace('"pageTokens":16', '"pageTokens":0'), "kv.pageTokens"),
+        (make_plan().to_json().replace('"maxSequences":64', '"maxSequences":0'), "engine.maxSequences"),
+        (make_plan().to_json().replace('"maxBatchedTokens":256', '"maxBatchedTokens":-1'), "engine.maxBatchedTokens"),
     ],
 )
 def test_broken_plan(tmp_path: Path, text: str, words: str) -> None:
