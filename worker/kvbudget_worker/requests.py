@@ -60,7 +60,7 @@ class TokenEvent:
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
     """Figures for the metrics. Requests: ``running`` have begun computing, ``waiting`` are admitted and have not. Pages
-    and tokens: ``used_pages`` live requests have filled or begun; ``prefix_*_tokens`` count up, over granted requests.
+    and tokens: ``used_pages`` live requests have filled or begun; ``prefix_*_tokens`` count up, over begun requests.
     ``ended``: choices that have ended so far, by reason.
     """
 

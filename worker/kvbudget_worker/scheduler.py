@@ -130,9 +130,6 @@ class Scheduler:
             self._new_sequence(group, unbound_pages=group.private_pages)
         self._groups[request.request_id] = group
         self._waiting.append(leader)
-        if self._pool.prefix_cache:
-            self._prefix_query_tokens += len(request.prompt)
-            self._prefix_hit_tokens += group.cached_tokens
         return answer
 
     def _new_sequence(self, group: Group, *, unbound_pages: int) -> Sequence:
@@ -205,9 +202,11 @@ class Scheduler:
             self._hold(group, page)
             leader.digests.append(group.digests[len(leader.pages)])
             leader.pages += (page,)
-        found_tokens = len(leader.pages) * self._pool.page_tokens
-        self._prefix_hit_tokens += found_tokens - group.cached_tokens
-        group.cached_tokens = leader.computed = found_tokens
+        group.cached_tokens = leader.computed = len(leader.pages) * self._pool.page_tokens
+        # Counted here and not at the grant: one of several prompts may be granted and taken back many times over.
+        if self._pool.prefix_cache:
+            self._prefix_query_tokens += len(group.request.prompt)
+            self._prefix_hit_tokens += group.cached_tokens
 
     def apply(self, sampled: Seq[Sampled], now_ms: int) -> list[TokenEvent]:
         """Takes the results of the step in flight: one Sampled for each chunk that asked for one, in any order."""
