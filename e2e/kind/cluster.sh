@@ -7,12 +7,23 @@ exclusive cluster "$0" "$@"
 
 kubectl_quick() { kubectl --request-timeout=5s "$@" 2>/dev/null; }
 
+containers_run() { [ "$(docker ps -q --filter "label=io.x-k8s.kind.cluster=$CLUSTER" | wc -l)" = 3 ]; }
+
 healthy() {
   local nodes
+  containers_run || return 1 # the API server takes 40 s to notice that a node is gone
   [ -s "$KUBECONFIG" ] && kubectl_quick get --raw /readyz >/dev/null || return 1
   nodes=$(kubectl_quick get nodes -o jsonpath='{range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status} {end}') || return 1
   [ "$nodes" = "$CLUSTER-control-plane=True $CLUSTER-worker=True $CLUSTER-worker2=True " ] &&
     kubectl_quick -n kube-system wait deployment/coredns --for=condition=Available --timeout=10s >/dev/null
+}
+
+healthy_soon() { # a busy or just started cluster gets a minute, as long as its containers run
+  local until=$((SECONDS + 60))
+  until healthy; do
+    [ "$SECONDS" -lt "$until" ] && containers_run && [ -s "$KUBECONFIG" ] || return 1
+    sleep 1
+  done
 }
 
 default_image() { # kind's own node image of the pinned version: name and digest
@@ -76,8 +87,8 @@ advertise_gpus() {
 
 create() {
   mkdir -p "$CACHE/weights"
-  kind_config >"$CACHE/kind.yaml"
-  if ! kind create cluster --name "$CLUSTER" --image "$image" --config "$CACHE/kind.yaml" --wait 180s --retain; then
+  kind_config >"$LOGS/kind.yaml"
+  if ! kind create cluster --name "$CLUSTER" --image "$image" --config "$LOGS/kind.yaml" --wait 180s --retain; then
     kind export logs --name "$CLUSTER" "$LOGS/kind" >/dev/null 2>&1 || true
     return 1
   fi
@@ -90,7 +101,7 @@ up() {
   bash "$KIND_DIR/docker.sh"
   use_docker
   bash "$KIND_DIR/binaries.sh" kind kubectl
-  if healthy; then
+  if healthy_soon; then
     step "cluster $CLUSTER is healthy: kept"
   else
     free_gib=$(($(df --output=avail -k "$CACHE" | tail -1) >> 20))
@@ -111,7 +122,7 @@ down() {
     kind delete cluster --name "$CLUSTER"
   fi
   rm -f "$KUBECONFIG" "$KUBECONFIG.lock"
-  if [ "${DOCKER_HOST:-}" = "unix://$own_socket" ] && pid=$(cat "$CACHE/docker.pid" 2>/dev/null); then
+  if [ "${DOCKER_HOST:-}" = "unix://$own_socket" ] && [ -z "$(docker ps -q)" ] && pid=$(cat "$CACHE/docker.pid" 2>/dev/null); then
     kill "$pid"
     timeout 30 tail --pid="$pid" -s 0.2 -f /dev/null || kill -9 "$pid"
     step "stopped the dockerd of $CACHE"

@@ -7,8 +7,9 @@ KIND_DIR=$root/e2e/kind
 KUBERNETES_VERSION=v1.34.4
 CLUSTER=${KVBUDGET_CLUSTER:-kvbudget}
 GPU_NODE=$CLUSTER-worker
-export KUBECONFIG=$CACHE/kubeconfig
-export PATH=$BIN:$PATH:/usr/sbin:/sbin KIND_DIR KUBERNETES_VERSION CLUSTER GPU_NODE
+KUBECONFIG=$CACHE/kubeconfig
+[ "$CLUSTER" = kvbudget ] || KUBECONFIG=$KUBECONFIG-$CLUSTER # a second cluster beside the usual one
+export PATH=$BIN:$PATH:/usr/sbin:/sbin KUBECONFIG KIND_DIR KUBERNETES_VERSION CLUSTER GPU_NODE
 
 own_socket=$CACHE/docker.sock
 answers() { timeout 20 docker version >/dev/null 2>&1; }
