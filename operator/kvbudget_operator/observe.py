@@ -76,7 +76,8 @@ def observe(
     """``decision``: what the scaling made of the same pods and readings; its figures are the demand."""
     live = sorted((pod for pod in pods if not is_leaving(pod)), key=lambda pod: str(pod["metadata"]["name"]))
     serving = [(pod["metadata"]["name"], readings[uid]) for pod in live if (uid := pod["metadata"]["uid"]) in readings]
-    on_plan = [(name, reading) for name, reading in serving if plan is not None and reading.plan == plan.hash()]
+    # A worker that still loads has measured nothing, which is no mismatch.
+    on_plan = [(name, each) for name, each in serving if plan and each.plan == plan.hash() and each.pages]
     demand = None
     if (
         plan is not None and not live
@@ -91,7 +92,7 @@ def observe(
         )
     return Observation(
         ready_workers=sum(1 for pod in live if is_ready(pod)),
-        measured=_measured([reading for _, reading in on_plan]),
+        measured=_measured([each for _, each in on_plan]),
         mismatch="; ".join(filter(None, (_mismatch(name, each, plan) for name, each in on_plan if plan is not None))),
         has_metrics=decision.metrics_available,
         message="" if decision.metrics_available else decision.message,
@@ -113,14 +114,13 @@ def demand_to_write(old: DemandStatus | None, new: DemandStatus | None, may_writ
 
 
 def _measured(readings: Sequence[Reading]) -> MeasuredStatus | None:
-    known = [reading for reading in readings if reading.pages]
-    if not known:
+    if not readings:
         return None
     return MeasuredStatus(
-        pages=min(each.pages for each in known),
-        tokens=min(each.capacity_tokens for each in known),
-        weight_bytes=min(each.weight_bytes for each in known),
-        free_bytes=min(each.free_bytes for each in known),
+        pages=min(each.pages for each in readings),
+        tokens=min(each.capacity_tokens for each in readings),
+        weight_bytes=min(each.weight_bytes for each in readings),
+        free_bytes=min(each.free_bytes for each in readings),
     )
 
 
