@@ -8,6 +8,9 @@ import pytest
 from kvbudget import crd
 from support.controlplane import ControlPlane, control_plane
 from support.kubeapi import apply_crds
+from support.laws import load_profile
+
+load_profile()
 
 
 @pytest.fixture(scope="session")

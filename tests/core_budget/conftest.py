@@ -5,13 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from kvbudget.api import GPUClass, LLMService, parse_gpu_class, parse_service
-
-# A loaded machine is no failure.
-settings.register_profile("kvbudget", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kvbudget")
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 

@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbudget.api import GPUClass, LLMService, parse_gpu_class, parse_service
 from kvbudget.checks import evaluate
 from kvbudget.explain import as_json, explain
 from kvbudget.plan import Plan
+from support.laws import share
 
 MakeService = Callable[..., LLMService]
 MakeClass = Callable[..., GPUClass]
@@ -110,7 +111,7 @@ def test_a_remedy_that_is_said_to_be_served_leads_to_no_new_refusal_in_the_clust
         assert {(e.check, e.path) for e in cured.errors} <= others, (remedy, cured.errors)
 
 
-@settings(max_examples=50)
+@share(0.5)
 @given(SERVICES, CLASSES)
 def test_a_plan_is_a_fixed_point(
     changed: Changed,

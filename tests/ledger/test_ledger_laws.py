@@ -2,12 +2,12 @@
 
 from collections import Counter
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvbudget.contract import MAX_RETRY_AFTER_MS
 from kvbudget.ledger import Grant, RejectKind, TokenLedger, pages_needed
+from support.laws import share
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -117,5 +117,5 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (self.ledger.charged_pages, self.ledger.free_pages) == (0, self.capacity)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+LedgerMachine.TestCase.settings = share(0.8)
 TestLedger = LedgerMachine.TestCase

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -15,6 +15,7 @@ from kvbudget.errors import InputError, ShapeError, UnsupportedError, WeightsErr
 from kvbudget_worker.model.parameters import load_parameters
 from kvbudget_worker.runner import Runner
 from kvbudget_worker.weights import open_checkpoint
+from support.laws import share
 from support.stepping import alone
 from support.tinymodel import TinyModel, make_tiny_model, tiny_plan
 
@@ -81,7 +82,7 @@ def test_a_broken_file_is_named_with_the_fix(
         _load(tiny)
 
 
-@settings(deadline=None, max_examples=50)
+@share(0.5)
 @given(cut=st.floats(min_value=0, max_value=1, exclude_max=True))
 def test_safetensors_cut_anywhere_are_refused_by_path(cut: float, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "cut-safetensors"

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbudget.errors import UnsupportedError, WeightsError
@@ -14,6 +14,7 @@ from kvbudget_worker.tokenizer import Tokenizer
 from kvbudget_worker.weights import open_checkpoint
 from kvbudget_worker.weights.dequant import TYPES, dequantise
 from kvbudget_worker.weights.gguf import GGUFFile
+from support.laws import share
 
 QUANTS = {0: gguf.GGMLQuantizationType.F32, 1: gguf.GGMLQuantizationType.F16, 3: gguf.GGMLQuantizationType.Q4_1}
 QUANTS |= {8: gguf.GGMLQuantizationType.Q8_0, 30: gguf.GGMLQuantizationType.BF16}
@@ -52,7 +53,6 @@ def test_every_tensor_type_is_read_as_the_oracle_reads_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", list(TYPES))
-@settings(deadline=None)
 @given(data=st.data())
 def test_any_bytes_decode_as_the_oracle_decodes_them(number: int, data: st.DataObject) -> None:
     kind = TYPES[number]
@@ -62,7 +62,7 @@ def test_any_bytes_decode_as_the_oracle_decodes_them(number: int, data: st.DataO
         np.testing.assert_array_equal(dequantise(raw, kind, 4 * kind.block), expected)
 
 
-@settings(deadline=None, max_examples=50)
+@share(0.5)
 @given(cut=st.floats(min_value=0, max_value=1, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused_by_its_path(cut: float, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "cut-gguf"

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
@@ -41,7 +41,6 @@ def _stream(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [*(decoder.push(i) for i in ids), decoder.finish()]
 
 
-@settings(deadline=None)
 @given(text=st.text())
 def test_a_stream_never_ends_inside_a_character_and_adds_up_to_the_text(bytewise: Tokenizer, text: str) -> None:
     """One token per byte: every character beyond ASCII is split over tokens."""
@@ -50,19 +49,16 @@ def test_a_stream_never_ends_inside_a_character_and_adds_up_to_the_text(bytewise
     assert all("�" not in part for part in parts) or "�" in text
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, VOCAB_SIZE + 10)))
 def test_any_tokens_stream_to_the_same_text_as_they_decode_to_at_once(bytewise: Tokenizer, ids: list[int]) -> None:
     assert "".join(_stream(bytewise, ids)) == bytewise.decode(ids)
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, 255)))
 def test_bytes_that_are_no_utf8_decode_as_the_library_decodes_them(bytewise: Tokenizer, ids: list[int]) -> None:
     assert bytewise.decode(ids) == bytewise._fast.decode(ids)
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(256, 261)))
 def test_sentence_pieces_decode_as_the_library_decodes_them(
     pieces: tuple[Tokenizer, FastTokenizer], ids: list[int]

@@ -1,6 +1,6 @@
 """What holds for any samples, any policy and any history."""
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvbudget.scaling import Decision, ScalingPolicy, ScalingState, WorkerSample, decide
@@ -8,8 +8,6 @@ from kvbudget.scaling import Decision, ScalingPolicy, ScalingState, WorkerSample
 TOKENS = st.integers(0, 5000)
 CAPACITY = 1000
 
-
-LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 POLICIES = st.builds(
     lambda low, above, target, delay, stale: ScalingPolicy(low, low + above, target, delay, stale),
@@ -63,7 +61,6 @@ def within(replicas: int, policy: ScalingPolicy) -> int:
     return min(max(replicas, policy.min_replicas), policy.max_replicas)
 
 
-@LAW
 @given(HISTORIES, POLICIES)
 def test_missing_data_never_scales(looks: list[tuple[int, list[WorkerSample]]], policy: ScalingPolicy) -> None:
     for _, decision in run(looks, policy):
@@ -71,14 +68,12 @@ def test_missing_data_never_scales(looks: list[tuple[int, list[WorkerSample]]], 
             assert decision.desired == within(decision.current, policy)
 
 
-@LAW
 @given(HISTORIES, POLICIES)
 def test_the_bounds_hold(looks: list[tuple[int, list[WorkerSample]]], policy: ScalingPolicy) -> None:
     for _, decision in run(looks, policy):
         assert policy.min_replicas <= decision.desired <= policy.max_replicas
 
 
-@LAW
 @given(HISTORIES, POLICIES)
 def test_no_replica_is_removed_that_the_load_needed_at_any_look_of_the_delay(
     looks: list[tuple[int, list[WorkerSample]]], policy: ScalingPolicy
@@ -96,7 +91,6 @@ def test_no_replica_is_removed_that_the_load_needed_at_any_look_of_the_delay(
                 assert seen.demand_tokens <= fits or decision.desired == policy.max_replicas
 
 
-@LAW
 @given(HISTORIES, POLICIES)
 def test_the_same_look_twice_decides_the_same(
     looks: list[tuple[int, list[WorkerSample]]], policy: ScalingPolicy
@@ -107,7 +101,6 @@ def test_the_same_look_twice_decides_the_same(
         assert decide(samples, policy, state, now_ms) == (state, decision)
 
 
-@LAW
 @given(HISTORIES, POLICIES, st.integers(0, 14))
 def test_a_lost_state_only_delays_a_scale_down(
     looks: list[tuple[int, list[WorkerSample]]], policy: ScalingPolicy, lost_at: int
@@ -123,7 +116,6 @@ def test_a_lost_state_only_delays_a_scale_down(
             assert without.desired == within(without.current, policy)
 
 
-@LAW
 @given(TOKENS, TOKENS, POLICIES, st.integers(1, 8))
 def test_more_demand_never_asks_for_fewer(less: int, more: int, policy: ScalingPolicy, current: int) -> None:
     assume(less <= more)
@@ -140,7 +132,6 @@ def test_more_demand_never_asks_for_fewer(less: int, more: int, policy: ScalingP
     assert desired[0] <= desired[1]
 
 
-@LAW
 @given(HISTORIES, POLICIES)
 def test_the_memory_is_bounded(looks: list[tuple[int, list[WorkerSample]]], policy: ScalingPolicy) -> None:
     state = ScalingState()

@@ -6,10 +6,11 @@ from itertools import pairwise
 from math import pi, sin
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbudget.scaling import ScalingPolicy, ScalingState, WorkerSample, decide
+from support.laws import share
 
 CAPACITY = 20_000
 TICK_MS = 5_000
@@ -113,7 +114,7 @@ def test_while_workers_start_a_demand_above_all_of_them_asks_for_more() -> None:
     assert Service(load, policy(300), start_seconds=240).run(900) == [(0, 2), (120, 3)]
 
 
-@settings(max_examples=60, deadline=None)
+@share(0.6)
 @given(
     base=st.integers(0, 140_000),
     noise=st.lists(st.integers(0, 100), min_size=1, max_size=50),

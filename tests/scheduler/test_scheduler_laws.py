@@ -3,7 +3,6 @@ a reserved page is always there."""
 
 from itertools import product
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -13,6 +12,7 @@ from kvbudget_worker.blocks import BlockPool, page_digest
 from kvbudget_worker.requests import Request, TokenEvent
 from kvbudget_worker.scheduler import Scheduler
 from support.kv_memory import VOCAB, MemoryRunner, reference
+from support.laws import share
 
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=20)
 TOKENS = st.lists(st.integers(0, VOCAB - 2), max_size=2, unique=True)  # one token always stays allowed
@@ -211,5 +211,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.pool.free_pages == self.pool.pages
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = share(0.8, steps=40)
 TestScheduler = SchedulerMachine.TestCase

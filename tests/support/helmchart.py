@@ -41,9 +41,9 @@ class Chart:
 
     def render(self, values: Mapping[str, Any] | None = None, *, release: str = RELEASE) -> list[Object]:
         command = [str(HELM), "template", release, str(CHART), "-n", NAMESPACE, "--kube-version", KUBERNETES, "-f", "-"]
-        return [
-            found for found in yaml.safe_load_all(_run(tuple(command), yaml.safe_dump(dict(values or {})))) if found
-        ]
+        # libyaml: a chart with its CRDs is half a second of pure Python.
+        rendered = yaml.load_all(_run(tuple(command), yaml.safe_dump(dict(values or {}))), Loader=yaml.CSafeLoader)
+        return [found for found in rendered if found]
 
     def objects(self, kind: str, values: Mapping[str, Any] | None = None) -> dict[str, Object]:
         """Objects of one kind by name."""

@@ -82,7 +82,7 @@ def test_completion(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("prompt", ["text", ["text"], [116, 101], [[116, 101]]])
 def test_prompt_in_each_of_its_forms(client: openai.OpenAI, prompt: object) -> None:
-    answer = client.completions.create(model=MODEL, prompt=prompt, max_tokens=3)  # type: ignore[call-overload]
+    answer = client.completions.create(model=MODEL, prompt=prompt, max_tokens=3)
     assert answer.choices[0].text == "abc"
 
 

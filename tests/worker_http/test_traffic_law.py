@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import httpx
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.inprocess import InProcess, in_process
+from support.laws import share
 from support.scripted import make_plan
 
 REQUESTS = st.lists(
@@ -73,13 +74,13 @@ async def play(requests: list[dict[str, Any]], queue_tokens: int, fail_at: int |
         assert not engine._holding
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@share(0.6)
 @given(requests=REQUESTS, queue_tokens=st.sampled_from([0, 100, 2000]))
 def test_pool_never_overflows_and_returns_to_zero(requests: list[dict[str, Any]], queue_tokens: int) -> None:
     asyncio.run(play(requests, queue_tokens, None))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@share(0.25)
 @given(requests=REQUESTS, fail_at=st.integers(0, 30))
 def test_an_engine_that_dies_still_gives_everything_back(requests: list[dict[str, Any]], fail_at: int) -> None:
     asyncio.run(play(requests, 2000, fail_at))
