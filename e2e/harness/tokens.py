@@ -19,7 +19,7 @@ class Pool:
 
 
 def pools(cluster: Cluster, service: str, namespace: str) -> list[Pool]:
-    """Of every worker that answers."""
+    """Of every worker that answers and has loaded its model: before that it has no pool."""
     found = []
     for pod in cluster.pods_of(service, namespace):
         name = pod["metadata"]["name"]
@@ -27,14 +27,14 @@ def pools(cluster: Cluster, service: str, namespace: str) -> list[Pool]:
             samples = cluster.metrics(name, namespace)
         except httpx.HTTPError:
             continue
-        found.append(
-            Pool(
-                name,
-                int(samples["kvbudget_kv_tokens"]),
-                int(samples["kvbudget_kv_tokens_reserved"]),
-                int(samples["kvbudget_kv_tokens_used"]),
-            )
+        pool = Pool(
+            name,
+            int(samples["kvbudget_kv_tokens"]),
+            int(samples["kvbudget_kv_tokens_reserved"]),
+            int(samples["kvbudget_kv_tokens_used"]),
         )
+        if pool.total:
+            found.append(pool)
     return found
 
 
