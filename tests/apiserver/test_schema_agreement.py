@@ -12,7 +12,7 @@ from support.kubeapi import ApiError
 from support.manifests import BAD, GOOD, Case
 from support.objects import Object
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.smoke]
 
 
 def _collection(obj: Object, namespace: str) -> str:

@@ -88,6 +88,7 @@ def test_the_table_of_changes_names_every_value(chart: Chart) -> None:
     assert set(CHANGED) == leaves(chart.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(CHANGED))
 def test_every_value_changes_what_is_rendered(chart: Chart, path: str) -> None:
     others = TOGETHER.get(path, {})

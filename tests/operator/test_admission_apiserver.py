@@ -144,6 +144,7 @@ def _service(cluster: Cluster, klass: str = "", **spec: object) -> Object:
     }
 
 
+@pytest.mark.smoke
 def test_what_cannot_fit_is_refused_with_its_path_and_arithmetic(cluster: Cluster, serving: Process) -> None:
     cluster.make_class()
     model = {"name": "meta-llama/Llama-3.1-8B-Instruct", "source": {"pvc": {"claimName": "w"}}}

@@ -23,6 +23,7 @@ from support.services import Cluster
 pytestmark = pytest.mark.apiserver
 
 
+@pytest.mark.smoke
 def test_an_accepted_service_gets_its_children_and_a_budget(cluster: Cluster, operator: Process) -> None:
     cluster.make_class()
     made = cluster.make(spec__replicas=2)

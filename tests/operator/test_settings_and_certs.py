@@ -52,6 +52,7 @@ def test_kopf_keeps_no_state_on_objects_and_scans_only_a_whole_cluster() -> None
     assert part.scanning.disabled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "env", "text"),
     [

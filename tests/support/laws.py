@@ -1,4 +1,4 @@
-"""How long hypothesis looks: $KVBUDGET_LAWS names a profile, ``fast`` (make test-fast), ``ci`` (the default) or ``soak``.
+"""How long hypothesis looks: $KVBUDGET_LAWS is ``fast`` (make test-fast), ``ci`` (the default) or ``soak``.
 
 ``fast`` and ``ci`` look at the same examples in every run, so that nobody's change fails by bad luck; ``soak`` looks at
 new ones each time, and at many more.

@@ -18,6 +18,8 @@ from support.scripted import ALPHABET, make_plan
 
 MODEL = "test/scripted"
 
+pytestmark = pytest.mark.slow
+
 
 def stream(worker: Served, max_tokens: int) -> tuple[Iterator[str], httpx.Response]:
     """An open stream and its lines; the caller reads or closes it."""

@@ -22,6 +22,8 @@ from kvbudget_worker.scheduler import Scheduler
 from support.process import Served, wait_for
 from support.tinymodel import make_tiny_model, tiny_plan
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:

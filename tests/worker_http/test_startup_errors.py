@@ -32,6 +32,7 @@ def run(env: dict[str, str]) -> tuple[int, str]:
     return result.returncode, errors[0]
 
 
+@pytest.mark.slow
 def test_missing_plan(tmp_path: Path) -> None:
     code, error = run({"KVBUDGET_PLAN": str(tmp_path / "none.json")})
     assert code == 1
@@ -39,6 +40,7 @@ def test_missing_plan(tmp_path: Path) -> None:
     assert "KVBUDGET_PLAN" in error
 
 
+@pytest.mark.slow
 def test_port_in_use(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(make_plan().to_json())
     with socket.socket() as other:
@@ -51,6 +53,7 @@ def test_port_in_use(tmp_path: Path) -> None:
     assert "set another port" in error
 
 
+@pytest.mark.slow
 def test_missing_weights(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(make_plan(weights_path=str(tmp_path / "nothing")).to_json())
     code, error = run({"KVBUDGET_PLAN": str(tmp_path / "plan.json"), "KVBUDGET_DEVICE": "cpu"})
@@ -58,6 +61,7 @@ def test_missing_weights(tmp_path: Path) -> None:
     assert str(tmp_path / "nothing") in error
 
 
+@pytest.mark.slow
 def test_truncated_weights(tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path / "tiny")
     (tmp_path / "plan.json").write_text(tiny_plan(folder).to_json())
