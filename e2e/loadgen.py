@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 
@@ -59,7 +59,6 @@ class Outcome:
     error: str = ""
     tokens: int = 0
     ttft_ms: float = 0.0
-    latency_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,6 @@ async def _read(response: httpx.Response, outcome: Outcome, sent: float) -> None
             finished = finished or choice.get("finish_reason") is not None
         if usage := chunk.get("usage"):
             outcome.tokens = usage["completion_tokens"]
-    outcome.latency_ms = (time.monotonic() - sent) * 1000
     if not outcome.complete and not outcome.error:
         outcome.error = f"the stream ended early: finished={finished}, {outcome.tokens} tokens"
 
@@ -252,6 +250,8 @@ class Load:
         self._stop = threading.Event()
         self._report: Report | None = None
         self._failure: Exception | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
         self._limit_s = 2 * deadline_s + 30
 
         def until_stopped() -> Iterator[Job]:
@@ -260,18 +260,17 @@ class Load:
                     return
                 yield job
 
+        async def main() -> None:
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            self._report = await run_load(
+                url, model, until_stopped(), concurrency=concurrency, deadline_s=deadline_s, on_outcome=self.done.append
+            )
+
         def work() -> None:
             try:
-                self._report = asyncio.run(
-                    run_load(
-                        url,
-                        model,
-                        until_stopped(),
-                        concurrency=concurrency,
-                        deadline_s=deadline_s,
-                        on_outcome=self.done.append,
-                    )
-                )
+                asyncio.run(main())
+            except asyncio.CancelledError:
+                pass
             except Exception as error:  # noqa: BLE001 - told to the caller in report()
                 self._failure = error
 
@@ -283,7 +282,16 @@ class Load:
         return self._thread.is_alive()
 
     def stop(self) -> None:
+        """No more jobs; those that run go on to their end."""
         self._stop.set()
+
+    def cancel(self) -> None:
+        """Hangs up at once."""
+        self._stop.set()
+        if self._loop is not None and self._task is not None:
+            with suppress(RuntimeError):  # the loop has just ended by itself
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(self._limit_s)
 
     def report(self) -> Report:
         """Waits for the end and returns the report. Raises what the load raised."""
@@ -302,13 +310,15 @@ def run_to_end(url: str, model: str, jobs: Iterable[Job], *, concurrency: int, d
 
 @contextmanager
 def load(url: str, model: str, jobs: Iterable[Job], *, concurrency: int, deadline_s: float = 300) -> Iterator[Load]:
-    """A :class:`Load` that is stopped and has ended when the block is left."""
+    """A :class:`Load` that is stopped and has ended when the block is left; an exception there hangs up at once."""
     running = Load(url, model, jobs, concurrency=concurrency, deadline_s=deadline_s)
     try:
         yield running
-    finally:
-        running.stop()
-        running.report()
+    except BaseException:
+        running.cancel()
+        raise
+    running.stop()
+    running.report()
 
 
 def main() -> int:

@@ -22,6 +22,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvbu
 WEIGHTS = CACHE / "weights"
 """On this host; the GPU node sees the folder as ``NODE_WEIGHTS``."""
 NODE_WEIGHTS = "/var/lib/kvbudget/weights"
+API_TIMEOUT_S = 60
+"""A host of two CPUs under load may keep a request waiting for long."""
 GPU_NODE_LABEL = "nvidia.com/gpu.present"
 
 _GROUPS = {
@@ -80,7 +82,9 @@ class Cluster:
         if "127.0.0.1:" not in line:
             self.close()
             raise NoClusterError(f"kubectl proxy did not start: {line.strip()}. Next: make cluster-up")
-        self.api = httpx.Client(base_url=f"http://{line.strip().rsplit(' ', 1)[-1]}", timeout=15, trust_env=False)
+        self.api = httpx.Client(
+            base_url=f"http://{line.strip().rsplit(' ', 1)[-1]}", timeout=API_TIMEOUT_S, trust_env=False
+        )
         try:
             self.api.get("/readyz").raise_for_status()
         except httpx.HTTPError as error:
