@@ -22,7 +22,6 @@ import torch
 import transformers
 
 from kvbudget.ledger import Grant, TokenLedger
-from kvbudget.plan import PlanKV
 from kvbudget_worker.batch import SamplingParams
 from kvbudget_worker.blocks import BlockPool
 from kvbudget_worker.model.parameters import load_parameters
@@ -71,13 +70,13 @@ def worker(runner: Runner, prompts: Prompts) -> Result:
     return Result(tokens / (time.perf_counter() - started), 1000 * statistics.mean(first.values()))
 
 
-class _FirstToken(transformers.StoppingCriteria):
+class _FirstToken(transformers.StoppingCriteria):  # type: ignore[misc]  # transformers is untyped here
     """Notes when the first token is there; never stops anything."""
 
     def __init__(self) -> None:
         self.at: float | None = None
 
-    def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+    def __call__(self, input_ids: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         if self.at is None:
             self.at = time.perf_counter()
         return torch.zeros(input_ids.shape[0], dtype=torch.bool)
@@ -127,19 +126,23 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvbudget"
     parser.add_argument("--weights", type=Path, default=cache / "weights" / "smollm2")
+    parser.add_argument(
+        "--weight-precision", choices=("FP32", "BF16"), default="FP32", help="how the worker holds them"
+    )
     options = parser.parse_args()
 
     checkpoint = open_checkpoint(options.weights)
-    kv = PlanKV(
-        precision="BF16",
-        page_tokens=PAGE_TOKENS,
+    held = torch.bfloat16 if options.weight_precision == "BF16" else torch.float32
+    parameters = load_parameters(checkpoint, held, torch.device("cpu"))
+    runner = Runner(
+        checkpoint.config,
+        parameters,
         pages=PAGES,
-        reserved_pages=1,
-        page_bytes=0,
-        prefix_cache_mode="Off",
+        page_tokens=PAGE_TOKENS,
+        precision="BF16",
+        max_model_len=1024,
+        compute_dtype=torch.float32,
     )
-    parameters = load_parameters(checkpoint, torch.float32, torch.device("cpu"))
-    runner = Runner(checkpoint.config, parameters, kv, max_model_len=1024, compute_dtype=torch.float32)
     transformers.logging.set_verbosity_error()
     model = transformers.AutoModelForCausalLM.from_pretrained(options.weights, dtype=torch.float32).eval()
     prompts = _prompts(Tokenizer.load(options.weights), max(options.concurrency))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvbudget.plan import PlanKV
 from kvbudget_worker.batch import SamplingParams
 from kvbudget_worker.model.parameters import Parameters, load_parameters
 from kvbudget_worker.runner import Runner
@@ -63,18 +62,16 @@ def parameters(smollm2: Path) -> Parameters:
 @pytest.fixture(scope="module")
 def make_real(smollm2: Path, parameters: Parameters) -> Callable[[str], Runner]:
     def make(precision: str) -> Runner:
-        kv = PlanKV.model_validate(
-            {
-                "precision": precision,
-                "page_tokens": 16,
-                "pages": 300,
-                "reserved_pages": 1,
-                "page_bytes": 0,
-                "prefix_cache_mode": "Shared",
-            }
-        )
         config = open_checkpoint(smollm2).config
-        return Runner(config, parameters, kv, max_model_len=1024, compute_dtype=torch.float32)
+        return Runner(
+            config,
+            parameters,
+            pages=300,
+            page_tokens=16,
+            precision=precision,
+            max_model_len=1024,
+            compute_dtype=torch.float32,
+        )
 
     return make
 

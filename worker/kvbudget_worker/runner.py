@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from kvbudget.errors import InputError, UnsupportedError
-from kvbudget.plan import Plan, PlanKV
+from kvbudget.plan import Plan
 from kvbudget.quantity import format_bytes
 from kvbudget_worker.attention import PagedCache, TorchAttention, kv_dtype
 from kvbudget_worker.attention.torch_backend import StepPlan
@@ -27,8 +27,10 @@ class Runner:
         self,
         config: ModelConfig,
         parameters: Parameters,
-        kv: PlanKV,
         *,
+        pages: int,
+        page_tokens: int,
+        precision: str,
         max_model_len: int,
         compute_dtype: torch.dtype,
         sampling_seed: int | None = None,
@@ -36,11 +38,11 @@ class Runner:
         device = parameters.embedding.device
         self.cache = PagedCache(
             layers=config.layers,
-            pages=kv.pages,
+            pages=pages,
             kv_heads=config.kv_heads,
-            page_tokens=kv.page_tokens,
+            page_tokens=page_tokens,
             head_dim=config.head_dim,
-            dtype=kv_dtype(kv.precision),
+            dtype=kv_dtype(precision),
             device=device,
         )
         self._attention = TorchAttention(self.cache, config.attention_heads, compute_dtype)
@@ -72,7 +74,9 @@ class Runner:
         return cls(
             checkpoint.config,
             parameters,
-            plan.kv,
+            pages=plan.kv.pages,
+            page_tokens=plan.kv.page_tokens,
+            precision=plan.kv.precision,
             max_model_len=plan.limits.max_model_len,
             compute_dtype=torch.float32 if place.type == "cpu" else dtype,
         )

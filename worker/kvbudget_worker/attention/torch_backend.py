@@ -6,8 +6,9 @@ the compute dtype, and one ``scaled_dot_product_attention``. The query heads of 
 K and V are never repeated. What is gathered lives only inside the layer.
 
 Groups bound the waste: pages per sequence within a group differ by less than a factor of 2, and a group gathers at most
-``WORKSPACE_TOKENS`` tokens (one sequence at least). A long prefill chunk is computed in tiles of ``TILE_TOKENS``
-queries, each over the keys that it may see.
+``WORKSPACE_BYTES`` (one sequence at least). The workspace is allocated once and grows to its largest use: fresh memory
+for every layer would cost more in page faults than the copy into it. A long prefill chunk is computed in tiles of
+``TILE_TOKENS`` queries, each over the keys that it may see.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from kvbudget_worker.attention.cache import PagedCache
 from kvbudget_worker.batch import Chunk
 
-WORKSPACE_TOKENS = 32_768
+WORKSPACE_BYTES = 16 * 1024**2
 TILE_TOKENS = 256
 
 
@@ -68,6 +69,9 @@ class TorchAttention:
         head_rows = torch.arange(2 * cache.kv_heads, device=self._device) * cache.page_tokens
         self._head_rows = head_rows.unsqueeze(0)
         self._largest = torch.finfo(cache.layers[0].dtype).max
+        self._token_bytes = 2 * cache.kv_heads * cache.head_dim * compute_dtype.itemsize
+        self._gathered = torch.empty(0, dtype=cache.layers[0].dtype, device=self._device)
+        self._token_major = torch.empty(0, dtype=compute_dtype, device=self._device)
 
     def plan(self, chunks: Sequence[Chunk]) -> StepPlan:
         page_tokens = self.cache.page_tokens
@@ -108,17 +112,11 @@ class TorchAttention:
 
     def _attend_group(self, pages: torch.Tensor, query: torch.Tensor, group: Group) -> torch.Tensor:
         cache = self.cache
-        b, n = group.sequences, group.table_pages
-        gathered = pages.index_select(0, group.pages).view(b, n, 2, cache.kv_heads, cache.page_tokens, cache.head_dim)
-        token_major = torch.empty(
-            (2, b, cache.kv_heads, n, cache.page_tokens, cache.head_dim), dtype=self._dtype, device=self._device
-        )
-        token_major.copy_(gathered.permute(2, 0, 3, 1, 4, 5))
-        key, value = token_major.view(2, b, cache.kv_heads, n * cache.page_tokens, cache.head_dim).unbind(0)
+        key, value = self._gather(pages, group)
         if group.queries == 1:
             (tile,) = group.tiles
-            folded = query.view(b, cache.kv_heads, self._group_size, cache.head_dim)
-            return self._product(folded, key, value, tile).reshape(b, -1)
+            folded = query.view(group.sequences, cache.kv_heads, self._group_size, cache.head_dim)
+            return self._product(folded, key, value, tile).reshape(group.sequences, -1)
         # One sequence: KV heads take the batch's place, and the heads of a group share K and V by a stride of 0.
         heads = query.view(group.queries, cache.kv_heads, self._group_size, cache.head_dim).permute(1, 2, 0, 3)
         shared = (cache.kv_heads, self._group_size, -1, -1)
@@ -126,6 +124,21 @@ class TorchAttention:
         parts = [self._product(heads[:, :, t.first : t.last], key, value, t) for t in group.tiles]
         joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
         return joined.permute(2, 0, 1, 3).reshape(group.queries, -1)
+
+    def _gather(self, pages: torch.Tensor, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of a group in the workspace, each [sequences, kv_heads, table_pages * page_tokens, head_dim]."""
+        cache = self.cache
+        b, n = group.sequences, group.table_pages
+        elements = b * n * pages[0].numel()
+        if self._gathered.numel() < elements:
+            self._gathered = self._gathered.new_empty(elements)
+            self._token_major = self._token_major.new_empty(elements)
+        gathered = self._gathered[:elements].view(b * n, *pages.shape[1:])
+        torch.index_select(pages, 0, group.pages, out=gathered)
+        by_token = self._token_major[:elements].view(2, b, cache.kv_heads, n, cache.page_tokens, cache.head_dim)
+        by_token.copy_(gathered.view(b, n, *pages.shape[1:]).permute(2, 0, 3, 1, 4, 5))
+        key, value = by_token.view(2, b, cache.kv_heads, n * cache.page_tokens, cache.head_dim).unbind(0)
+        return key, value
 
     @staticmethod
     def _product(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tile: Tile) -> torch.Tensor:
@@ -144,7 +157,7 @@ class TorchAttention:
         for _, same in groupby(by_size, key=lambda p: self._used_pages(p[1]).bit_length()):
             members = list(same)
             most = max(self._used_pages(c) for _, c in members) * self.cache.page_tokens
-            portion = max(1, WORKSPACE_TOKENS // most)
+            portion = max(1, WORKSPACE_BYTES // (most * self._token_bytes))
             yield from (members[i : i + portion] for i in range(0, len(members), portion))
 
     def _decodes(self, members: list[tuple[int, Chunk]]) -> Group:

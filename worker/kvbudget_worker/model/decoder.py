@@ -33,7 +33,7 @@ class Decoder(Generic[PlanT]):
         self._dtype = compute_dtype
         device = parameters.embedding.device
         self._rope = RotaryTable(config.rope, config.head_dim, max_positions, compute_dtype, device)
-        self._linear = Linear(compute_dtype)
+        self._linear = Linear(compute_dtype, device)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, plan: PlanT) -> torch.Tensor:
         """``tokens``, ``positions``: [tokens]; ``rows``: [n], places in the step whose next token is wanted. Returns
