@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 
 import httpx
 
@@ -19,14 +18,16 @@ from harness.dump import SYSTEM, dump
 from harness.install import install
 from harness.serving import stream_chat, wait_answers
 from harness.tokens import Pool, check_never_over, pools
+from harness.traffic import questions
 from harness.waiting import eventually
-from loadgen import Report, load, mixed_jobs
+from loadgen import Report, load
 
 NAMESPACE = "kvbudget-demo"
 SERVICE = "smollm2"
 MODEL = "SmolLM2-135M-Instruct"
 QUESTION = "What is the capital of France?"
 REQUESTS = 60
+LOAD_S = 600
 
 
 class DemoError(Exception):
@@ -123,24 +124,29 @@ def show_answer(cluster: Cluster, facts: Facts) -> str:
 
 
 def show_load(cluster: Cluster, url: str, facts: Facts) -> None:
-    say(f"{REQUESTS} requests at once, of 72, 400 and 1400 tokens; those refused come back when Retry-After says so")
+    asked = questions(REQUESTS)
+    most = sum(question.max_tokens for question in asked)
+    say(
+        f"{len(asked)} chats at once that may write up to {most:,} tokens together, 48 to 1024 each.\n"
+        "Each reserves all that it may use; those refused come back when their Retry-After says so."
+    )
     sampled: list[Pool] = []
-    most_pods = 1
-    with load(url, MODEL, islice(mixed_jobs(), REQUESTS), concurrency=REQUESTS) as running:
-        ends = Ticker(2.0)
+    last = ""
+    with load(url, MODEL, asked, concurrency=len(asked), deadline_s=LOAD_S) as running:
+        ticker = Ticker(2.0)
         while running.running:
             now = pools(cluster, SERVICE, NAMESPACE)
             sampled += now
-            most_pods = max(most_pods, len(now))
-            if ends.due():
-                say(load_line(len(running.done), now, replicas(cluster)))
+            line = load_line(len(running.done), now, replicas(cluster))
+            if ticker.due() and line != last:
+                say(line)
+                last = line
     report = running.report()
     check_never_over(sampled)
     say("\n".join(report.lines()))
     if report.lost or report.errors:
         raise DemoError(f"{len(report.lost)} admitted requests were lost, {len(report.errors)} failed")
-    highest = max(sampled, key=lambda pool: pool.reserved / pool.total)
-    add_load(report, highest, facts)
+    add_load(report, max(sampled, key=lambda pool: pool.reserved / pool.total), facts)
 
 
 def load_line(done: int, now: list[Pool], wanted: int) -> str:

@@ -1,4 +1,4 @@
-"""A small, bounded load generator for the OpenAI completions route: it believes Retry-After, and it counts honestly.
+"""A small, bounded load generator for OpenAI routes: it believes Retry-After, and it counts honestly.
 
 An attempt that is answered 200 was *admitted*; from then on anything but a whole stream is a loss, never retried.
 An attempt that is answered 429 was *refused*; without the headers of a refusal it counts as an error instead.
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
+from typing import Protocol
 
 import httpx
 
@@ -32,13 +33,28 @@ REFUSAL_HEADERS = (
 )
 
 
+class Request(Protocol):
+    """What is sent, and how many tokens a whole answer has (None: as many as the model likes)."""
+
+    @property
+    def exact_tokens(self) -> int | None: ...
+
+    def call(self) -> tuple[str, dict[str, object]]:
+        """Path and body, without the model's name and the options that every request has."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: ``prompt_tokens`` in, exactly ``output_tokens`` out."""
+    """A completion: ``prompt_tokens`` in, exactly ``output_tokens`` out."""
 
     prompt_tokens: int
     output_tokens: int
     seed: int = 0
+
+    @property
+    def exact_tokens(self) -> int:
+        return self.output_tokens
 
     def prompt(self) -> list[int]:
         """Token ids that any vocabulary has. No other seed shares a prefix with them, so that the prefix cache does not
@@ -46,12 +62,31 @@ class Job:
         choose = random.Random(self.seed)
         return [choose.randrange(10, 250) for _ in range(self.prompt_tokens)]
 
+    def call(self) -> tuple[str, dict[str, object]]:
+        return "/v1/completions", {"prompt": self.prompt(), "max_tokens": self.output_tokens, "ignore_eos": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A chat that ends when the model has answered, at the latest after ``max_tokens``; all of them are reserved."""
+
+    text: str
+    max_tokens: int
+
+    @property
+    def exact_tokens(self) -> None:
+        return None
+
+    def call(self) -> tuple[str, dict[str, object]]:
+        messages = [{"role": "user", "content": self.text}]
+        return "/v1/chat/completions", {"messages": messages, "max_tokens": self.max_tokens}
+
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one job. ``refusals`` are its 429 answers, each with the milliseconds it was told to wait."""
+    """What became of one request. ``refusals`` are its 429 answers, each with the milliseconds it was told to wait."""
 
-    job: Job
+    job: Request
     refusals: list[int] = field(default_factory=list)
     unavailable: int = 0
     admitted: bool = False
@@ -130,7 +165,7 @@ class Report:
 
 def mixed_jobs(seed: int = 7) -> Iterator[Job]:
     """Requests of mixed length without end: half short, a third medium, the rest long."""
-    kinds = (Job(24, 48), Job(150, 250), Job(24, 48), Job(150, 250), Job(24, 48), Job(600, 800))
+    kinds = (Job(24, 48), Job(120, 160), Job(24, 48), Job(120, 160), Job(24, 48), Job(600, 512))
     for number in count():
         kind = kinds[number % len(kinds)]
         yield Job(kind.prompt_tokens, kind.output_tokens, seed * 1_000_003 + number)
@@ -139,7 +174,7 @@ def mixed_jobs(seed: int = 7) -> Iterator[Job]:
 async def run_load(
     url: str,
     model: str,
-    jobs: Iterable[Job],
+    jobs: Iterable[Request],
     *,
     concurrency: int,
     deadline_s: float,
@@ -177,18 +212,11 @@ async def run_load(
 
 async def _attempt(client: httpx.AsyncClient, model: str, outcome: Outcome) -> float | None:
     """One attempt. Returns the seconds after which to try again, or None where that has no sense."""
-    body = {
-        "model": model,
-        "prompt": outcome.job.prompt(),
-        "max_tokens": outcome.job.output_tokens,
-        "ignore_eos": True,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    path, body = outcome.job.call()
+    body |= {"model": model, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     sent = time.monotonic()
     try:
-        async with client.stream("POST", "/v1/completions", json=body) as response:
+        async with client.stream("POST", path, json=body) as response:
             if response.status_code == httpx.codes.OK:
                 outcome.admitted = True
                 await _read(response, outcome, sent)
@@ -226,7 +254,8 @@ async def _read(response: httpx.Response, outcome: Outcome, sent: float) -> None
         if not line.startswith("data: "):
             continue
         if line == "data: [DONE]":
-            outcome.complete = finished and outcome.tokens == outcome.job.output_tokens and not outcome.error
+            is_whole = outcome.tokens == (outcome.job.exact_tokens or outcome.tokens) > 0
+            outcome.complete = finished and is_whole and not outcome.error
             break
         chunk = json.loads(line.removeprefix("data: "))
         if "error" in chunk:
@@ -244,7 +273,7 @@ async def _read(response: httpx.Response, outcome: Outcome, sent: float) -> None
 class Load:
     """A load that runs beside the caller, in a thread of its own. ``stop()`` ends it after the requests under way."""
 
-    def __init__(self, url: str, model: str, jobs: Iterable[Job], *, concurrency: int, deadline_s: float) -> None:
+    def __init__(self, url: str, model: str, jobs: Iterable[Request], *, concurrency: int, deadline_s: float) -> None:
         self.done: list[Outcome] = []
         """Outcomes so far."""
         self._stop = threading.Event()
@@ -254,7 +283,7 @@ class Load:
         self._task: asyncio.Task[None] | None = None
         self._limit_s = 2 * deadline_s + 30
 
-        def until_stopped() -> Iterator[Job]:
+        def until_stopped() -> Iterator[Request]:
             for job in jobs:
                 if self._stop.is_set():
                     return
@@ -303,13 +332,13 @@ class Load:
         return self._report
 
 
-def run_to_end(url: str, model: str, jobs: Iterable[Job], *, concurrency: int, deadline_s: float = 300) -> Report:
+def run_to_end(url: str, model: str, jobs: Iterable[Request], *, concurrency: int, deadline_s: float = 300) -> Report:
     """:func:`run_load` for callers that are not asynchronous."""
     return asyncio.run(run_load(url, model, jobs, concurrency=concurrency, deadline_s=deadline_s))
 
 
 @contextmanager
-def load(url: str, model: str, jobs: Iterable[Job], *, concurrency: int, deadline_s: float = 300) -> Iterator[Load]:
+def load(url: str, model: str, jobs: Iterable[Request], *, concurrency: int, deadline_s: float = 300) -> Iterator[Load]:
     """A :class:`Load` that is stopped and has ended when the block is left; an exception there hangs up at once."""
     running = Load(url, model, jobs, concurrency=concurrency, deadline_s=deadline_s)
     try:
@@ -323,7 +352,7 @@ def load(url: str, model: str, jobs: Iterable[Job], *, concurrency: int, deadlin
 
 def main() -> int:
     """Exit code 0: nothing admitted was lost and there were no errors."""
-    parser = argparse.ArgumentParser(description="Load on an OpenAI completions route; believes Retry-After.")
+    parser = argparse.ArgumentParser(description="Load on the OpenAI completions route; believes Retry-After.")
     parser.add_argument("url")
     parser.add_argument("--model", required=True)
     parser.add_argument("--requests", type=int, default=60)
