@@ -9,13 +9,13 @@ Italy Spain Japan Peru Kenya Norway Egypt Chile Cuba Greece Poland India Ghana B
 Mexico China Turkey Sweden Portugal Ireland Hungary Iceland Morocco Jordan Vietnam
 """
 THINGS = """
-a volcano, photosynthesis, the moon, a computer, democracy, a bridge, the ocean, electricity, a library, music, a forest,
-the Silk Road, a bicycle, mathematics, the printing press
+a volcano, photosynthesis, the moon, a computer, democracy, a bridge, the ocean, electricity, a library, music,
+a forest, the Silk Road, a bicycle, mathematics, the printing press
 """
 
 
 def questions(count: int) -> list[Question]:
-    """``count`` of them, at most 60, by turns. What each may use in the end is reserved at once: 21,600 tokens in all."""
+    """``count`` of them, at most 60, by turns. Together they may write 21,600 tokens, all reserved at once."""
     things = [" ".join(thing.split()) for thing in THINGS.split(",")]
     short = [Question(f"What is the capital of {country}?", 48) for country in COUNTRIES.split()]
     medium = [Question(f"Explain in a few sentences what {thing} is.", 320) for thing in things]
