@@ -6,11 +6,12 @@ new ones each time, and at many more.
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 VARIABLE = "KVBUDGET_LAWS"
-EXAMPLES = {"fast": 15, "ci": 100, "soak": 2000}
-"""Examples of a law in each profile. A costly law takes a :func:`share` of them."""
+EXAMPLES = {"fast": 15, "ci": 100, "mutants": 100, "soak": 2000}
+"""Examples of a law in each profile. A costly law takes a :func:`share` of them. ``mutants`` is ``ci`` for faults that
+are there on purpose: a counterexample is not made smaller."""
 
 
 def profile() -> str:
@@ -28,6 +29,7 @@ def load_profile() -> None:
         f"kvbudget-{name}",
         max_examples=EXAMPLES[name],
         derandomize=name != "soak",
+        phases=[phase for phase in Phase if name != "mutants" or phase is not Phase.shrink],
         database=None,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -1,0 +1,123 @@
+"""Applies the faults of tests/mutants/mutants.toml, one at a time in a copy, and runs the tests that must find each.
+
+Exits with 1 where a fault survives. ``--sample`` takes only the faults that are marked so.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("core", "operator", "worker", "tests", "pyproject.toml")
+COPIES = 2
+"""How many faults are tried at once, each in a copy of its own."""
+TIMEOUT_SECONDS = 240
+_TESTS_PASSED, _TESTS_FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``old``, which occurs once in ``file``, becomes ``new``; one of ``tests`` (paths) must fail then."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    sample: bool = False
+
+
+def listed() -> list[Mutant]:
+    """The faults of mutants.toml."""
+    table = tomllib.loads((ROOT / "tests" / "mutants" / "mutants.toml").read_text(encoding="utf-8"))
+    return [Mutant(**{**each, "tests": tuple(each["tests"])}) for each in table["mutant"]]
+
+
+def run_tests(copy: Path, tests: Iterable[str], *options: str) -> tuple[int | None, str]:
+    """Exit code of pytest in a copy, None where it had to be stopped, and its output."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *options, *tests]
+    sources = os.pathsep.join(str(copy / folder) for folder in COPIED[:3])
+    env = os.environ | {"PYTHONPATH": sources, "KVBUDGET_LAWS": "mutants", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=env, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None, ""
+    return done.returncode, done.stdout + done.stderr
+
+
+def attempt(mutant: Mutant, copy: Path, number: int) -> str:
+    """``caught``, or what is wrong. ``number`` differs from that of every other fault."""
+    path = copy / mutant.file
+    whole, stamp = path.read_text(encoding="utf-8"), path.stat().st_mtime_ns
+    if whole.count(mutant.old) != 1:
+        return f"STALE: its `old` occurs {whole.count(mutant.old)} times in {mutant.file}"
+    try:
+        path.write_text(whole.replace(mutant.old, mutant.new), encoding="utf-8")
+        os.utime(path, (number, number))  # bytecode is told apart by time and size: no fault may run that of another
+        code, output = run_tests(copy, mutant.tests)
+    finally:
+        path.write_text(whole, encoding="utf-8")
+        os.utime(path, ns=(stamp, stamp))
+    if code in (_TESTS_FAILED, None):
+        return "caught"
+    return "SURVIVED" if code == _TESTS_PASSED else f"BROKEN: pytest ended with {code}\n{output[-1500:]}"
+
+
+def prepare(folder: Path, tests: Sequence[str]) -> list[Path]:
+    """Copies of the sources, in the first of which all ``tests`` have passed."""
+    first = folder / "0"
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, first / name)
+        else:
+            shutil.copy2(source, first / name)
+    code, output = run_tests(first, tests)
+    if code != _TESTS_PASSED:
+        sys.exit(f"{output[-4000:]}\nerror: the tests fail without any fault\n  fix: make test-fast")
+    return [first, *(Path(shutil.copytree(first, folder / str(number))) for number in range(1, COPIES))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", action="store_true", help="only the faults marked sample = true")
+    parser.add_argument("words", nargs="*", help="only the faults whose name has one of these words")
+    options = parser.parse_args()
+    mutants = [
+        mutant
+        for mutant in listed()
+        if (mutant.sample or not options.sample) and (not options.words or any(w in mutant.name for w in options.words))
+    ]
+    with tempfile.TemporaryDirectory(prefix="kvbudget-mutants-") as folder:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for copy in prepare(Path(folder), sorted({test for mutant in mutants for test in mutant.tests})):
+            free.put(copy)
+
+        def one(number: int) -> str:
+            began, copy = time.monotonic(), free.get()
+            verdict = attempt(mutants[number], copy, number + 1)
+            free.put(copy)
+            print(f"{verdict:9} {time.monotonic() - began:5.1f} s  {mutants[number].name}", flush=True)
+            return verdict
+
+        with ThreadPoolExecutor(COPIES) as pool:
+            verdicts = list(pool.map(one, range(len(mutants))))
+    caught = verdicts.count("caught")
+    print(f"{caught} of {len(mutants)} faults were found by the tests")
+    sys.exit(caught != len(mutants))
+
+
+if __name__ == "__main__":
+    main()
