@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvbudget.api import GPUClass, LLMService, parse_gpu_class, parse_service
+from kvbudget.checks import Verdict, evaluate
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -77,3 +78,16 @@ def service_manifest() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def class_manifest() -> dict[str, Any]:
     return copy.deepcopy(GPU_CLASS)
+
+
+@pytest.fixture
+def verdict(make_service: MakeService, make_class: MakeClass) -> Callable[..., Verdict]:
+    """Verdict on a service changed at dotted paths; ``class:`` paths change the class."""
+
+    def evaluated(changes: dict[str, Any] | None = None, **keywords: Any) -> Verdict:
+        changes = changes or {}
+        service = make_service({p: v for p, v in changes.items() if not p.startswith("class:")})
+        gpu_class = make_class({p.removeprefix("class:"): v for p, v in changes.items() if p.startswith("class:")})
+        return evaluate(service, gpu_class, **keywords)
+
+    return evaluated
