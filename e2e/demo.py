@@ -225,7 +225,9 @@ Remove it:
 
 
 def clean(cluster: Cluster) -> None:
-    """Whatever an earlier demo has left."""
+    """Whatever an earlier demo has left. Its workers finish what they have: that may take their drain timeout."""
+    if cluster.get("namespaces", NAMESPACE) is not None:
+        say(f"removing what an earlier demo has left in namespace {NAMESPACE} ...", indent=0)
     cluster.delete("namespace", NAMESPACE)
     cluster.delete("persistentvolume", "kvbudget-demo-smollm2")
 

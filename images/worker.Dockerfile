@@ -17,8 +17,6 @@ RUN echo 'kvbudget:x:65532:65532::/tmp:/usr/sbin/nologin' >>/etc/passwd && echo 
 ENV PYTHONPATH=/opt/kvbudget/application:/opt/kvbudget/dependencies PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 COPY --from=build /build/dependencies /opt/kvbudget/dependencies
 COPY --from=build /build/application /opt/kvbudget/application
-# Threads that wait must sleep: on CPUs that others use too, spinning at OpenMP's barriers made a step 10 times slower.
-ENV OMP_WAIT_POLICY=PASSIVE
 USER 65532:65532
 WORKDIR /tmp
 RUN python3 -c 'import torch, kvbudget_worker; x = torch.ones(2, 3); assert (x @ x.T).sum() == 12'

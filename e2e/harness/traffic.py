@@ -19,6 +19,6 @@ def questions(count: int) -> list[Question]:
     things = [" ".join(thing.split()) for thing in THINGS.split(",")]
     short = [Question(f"What is the capital of {country}?", 48) for country in COUNTRIES.split()]
     medium = [Question(f"Explain in a few sentences what {thing} is.", 320) for thing in things]
-    long = [Question(f"Write an essay about {thing}, with an introduction and three parts.", 1024) for thing in things]
+    long = [Question(f"Write three short paragraphs about {thing}.", 1024) for thing in things]
     by_turns = zip_longest(short, medium, long)
     return [question for turn in by_turns for question in turn if question is not None][:count]
