@@ -1,4 +1,4 @@
-"""Applies the faults of tests/mutants/mutants.toml, one at a time in a copy, and runs the tests that must find each.
+"""Applies the faults of tests/mutants/*.toml, one at a time in a copy, and runs the tests that must find each.
 
 Exits with 1 where a fault survives. ``--sample`` takes only the faults that are marked so.
 """
@@ -38,9 +38,10 @@ class Mutant:
 
 
 def listed() -> list[Mutant]:
-    """The faults of mutants.toml."""
-    table = tomllib.loads((ROOT / "tests" / "mutants" / "mutants.toml").read_text(encoding="utf-8"))
-    return [Mutant(**{**each, "tests": tuple(each["tests"])}) for each in table["mutant"]]
+    """The faults of tests/mutants/*.toml."""
+    files = sorted((ROOT / "tests" / "mutants").glob("*.toml"))
+    tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [Mutant(**{**each, "tests": tuple(each["tests"])}) for table in tables for each in table["mutant"]]
 
 
 def run_tests(copy: Path, tests: Iterable[str], *options: str) -> tuple[int | None, str]:
