@@ -40,18 +40,20 @@ logged() { # WHAT LOG COMMAND…: runs a long command into a log; a line every 3
   step "$what: done in $((SECONDS - began)) s"
 }
 
-beside() { # COMMAND…: starts it beside this script, in its own process group; sets `beside` to the group, for end_beside and wait
+besides=()
+beside() { # COMMAND…: starts it beside this script, in its own process group; sets `beside` to the group, for wait
   set -m
   "$@" &
   beside=$!
   set +m
+  besides+=("$beside")
   trap 'end_beside; exit 130' INT TERM
   trap end_beside EXIT
 }
 
-end_beside() { # ends what `beside` started, if it still runs
+end_beside() { # ends what `beside` started, if it still runs; the number of one that has ended may be another process's by now
   trap - EXIT INT TERM
-  kill -- "-$beside" 2>/dev/null || true
+  if jobs -rp | grep -x "$beside" >/dev/null; then kill -- "-$beside"; fi
 }
 
 exclusive() { # NAME "$0" "$@": runs the calling script again under the lock NAME; waits while another run holds it
