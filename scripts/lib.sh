@@ -41,6 +41,7 @@ logged() { # WHAT LOG COMMAND…: runs a long command into a log; a line every 3
 }
 
 besides=()
+besides=()
 beside() { # COMMAND…: starts it beside this script, in its own process group; sets `beside` to the group, for wait
   set -m
   "$@" &
@@ -51,9 +52,13 @@ beside() { # COMMAND…: starts it beside this script, in its own process group;
   trap end_beside EXIT
 }
 
-end_beside() { # ends what `beside` started, if it still runs; the number of one that has ended may be another process's by now
+end_beside() { # ends all that `beside` started and still runs; the number of one that has ended may be another process's by now
+  local group running
   trap - EXIT INT TERM
-  if jobs -rp | grep -x "$beside" >/dev/null; then kill -- "-$beside"; fi
+  running=$(jobs -rp)
+  for group in "${besides[@]}"; do
+    if grep -x "$group" <<<"$running" >/dev/null; then kill -- "-$group"; fi
+  done
 }
 
 exclusive() { # NAME "$0" "$@": runs the calling script again under the lock NAME; waits while another run holds it
