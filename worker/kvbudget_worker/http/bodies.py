@@ -309,11 +309,16 @@ def _problem(error: ValidationError) -> Refusal:
     for item in error.errors(include_url=False, include_input=False, include_context=False):
         message = item["msg"].removeprefix("Value error, ")
         problems.append((_path(item["loc"]), message[:1].lower() + message[1:]))
-    # Each member of a union reports for itself; the first one of a field says enough.
+    # Each member of a union reports for itself: the deepest tells most, and the first one of a field says enough.
+    problems = [(path, text) for path, text in problems if not any(_lies_within(other, path) for other, _ in problems)]
     unique = dict(reversed(problems))
     first = problems[0][0]
     told = [f"{path}: {text}" if path else text for path, text in reversed(unique.items())]
     return invalid(first or _field_in(problems[0][1]), "; ".join(told[:8]))
+
+
+def _lies_within(path: str | None, field: str | None) -> bool:
+    return bool(path and field) and str(path).startswith((f"{field}[", f"{field}."))
 
 
 def _path(loc: tuple[int | str, ...]) -> str | None:
@@ -335,4 +340,4 @@ _UNION_MEMBERS = frozenset({"str", "int", "float", "bool", "key"})
 def _field_in(message: str) -> str | None:
     """The field that a rule over several fields is about: its message begins with the field's name."""
     word = message.split(" ", 1)[0]
-    return word if word in GenerationBody.model_fields or word in ChatBody.model_fields else None
+    return word if any(word in body.model_fields for body in (ChatBody, CompletionBody, TokenizeBody)) else None
