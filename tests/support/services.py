@@ -8,7 +8,8 @@ from support.kubeapi import ApiError, KubeAPI, Object, eventually
 from support.objects import gpu_class, service
 
 GROUP = "/apis/kvbudget.dev/v1alpha1"
-SECONDS = 20
+SECONDS = 60
+"""How long anything may take that must happen; only a failure takes so long."""
 
 
 @dataclass
