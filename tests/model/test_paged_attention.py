@@ -85,16 +85,17 @@ def test_a_page_holds_each_token_in_its_slot() -> None:
 
 
 def test_numbers_that_are_not_finite_never_reach_the_next_owner_of_a_page() -> None:
+    """The next owner is computed beside a longer sequence, so the stale slots behind its end are read and masked."""
     cache = _cache(2, 4, 1, torch.float16)
     attention = TorchAttention(cache, 1, torch.float32)
     poison = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30]).view(4, 1, 1, 1).expand(4, 2, 1, 8)
     _attend(attention, torch.zeros(4, 1, 8), poison, [(0, 4, (0,))])
-    kv = torch.randn(2, 2, 1, 8).half().float()
+    kv = torch.randn(5, 2, 1, 8).half().float()
     query = torch.randn(2, 1, 8)
-    first = _attend(attention, query[:1], kv[:1], [(0, 1, (0,))])
-    torch.testing.assert_close(first, kv[:1, 1, 0])
-    second = _attend(attention, query[1:], kv[1:], [(1, 1, (0,))])
-    torch.testing.assert_close(second, _expected(query[1:], kv[:, 0], kv[:, 1]), rtol=1e-3, atol=1e-3)
+    _attend(attention, torch.randn(3, 1, 8), kv[:3], [(0, 3, (1,))])
+    got = _attend(attention, query, kv[3:], [(3, 1, (1,)), (0, 1, (0,))])
+    torch.testing.assert_close(got[:1], _expected(query[:1], kv[:4, 0], kv[:4, 1]), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(got[1:], kv[4:, 1, 0])
 
 
 def test_a_copied_page_is_a_page_of_its_own() -> None:

@@ -44,6 +44,7 @@ def _shares(params: SamplingParams, draws: int = 4000) -> dict[int, float]:
         (_chunk(replace(GREEDY, frequency_penalty=0.5), output=(1,)), 1),
         (_chunk(replace(GREEDY, temperature=1.0, top_k=1)), 1),
         (_chunk(replace(GREEDY, temperature=5.0, top_p=1e-9)), 1),
+        (_chunk(replace(GREEDY, temperature=5.0, top_p=0.0)), 1),
     ],
 )
 def test_a_row_whose_token_is_certain(chunk: Chunk, token: int) -> None:

@@ -23,6 +23,8 @@ from kvbudget_worker.batch import Chunk
 
 WORKSPACE_BYTES = 16 * 1024**2
 TILE_TOKENS = 256
+_LARGEST = 1e15
+"""Bound of what is stored: its product with a query stays finite. Trained models stay below 1e5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class TorchAttention:
         self._device = cache.layers[0].device
         head_rows = torch.arange(2 * cache.kv_heads, device=self._device) * cache.page_tokens
         self._head_rows = head_rows.unsqueeze(0)
-        self._largest = torch.finfo(cache.layers[0].dtype).max
+        self._largest = min(torch.finfo(cache.layers[0].dtype).max, _LARGEST)
         self._token_bytes = 2 * cache.kv_heads * cache.head_dim * compute_dtype.itemsize
         self._gathered = torch.empty(0, dtype=cache.layers[0].dtype, device=self._device)
         self._token_major = torch.empty(0, dtype=compute_dtype, device=self._device)
@@ -107,7 +109,7 @@ class TorchAttention:
     def _write(self, pages: torch.Tensor, key_value: torch.Tensor, slots: torch.Tensor) -> None:
         """Only finite numbers reach a page: a masked slot weighs 0, and 0 · NaN would spoil the page's next owner."""
         rows = key_value.reshape(-1, self.cache.head_dim)
-        finite = rows.nan_to_num(0.0, self._largest, -self._largest)
+        finite = rows.clamp(-self._largest, self._largest).nan_to_num_(0.0)
         pages.view(-1, self.cache.head_dim).index_copy_(0, slots, finite.to(pages.dtype))
 
     def _attend_group(self, pages: torch.Tensor, query: torch.Tensor, group: Group) -> torch.Tensor:

@@ -36,8 +36,11 @@ def rebuild(file: GGUFFile) -> tuple[Tokenizer, Mapping[str, Any]]:
         texts, merges = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.merges"]
     except KeyError as e:
         raise WeightsError(path, f"has no {e.args[0]}: it is no complete model") from None
-    bpe = models.BPE({text: i for i, text in enumerate(texts)}, [_pair(m, path) for m in merges], fuse_unk=False)
-    tokenizer = Tokenizer(bpe)
+    vocabulary = {text: i for i, text in enumerate(texts)}
+    try:
+        tokenizer = Tokenizer(models.BPE(vocabulary, [_pair(m) for m in merges], fuse_unk=False))
+    except Exception as e:  # noqa: BLE001 (tokenizers raises bare Exception)
+        raise WeightsError(path, f"its vocabulary and merges do not fit together ({e}): the file is damaged") from None
     tokenizer.pre_tokenizer = _pre_tokenizer(meta.get("tokenizer.ggml.pre", "default"), path)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
@@ -51,10 +54,8 @@ def rebuild(file: GGUFFile) -> tuple[Tokenizer, Mapping[str, Any]]:
     return tokenizer, config
 
 
-def _pair(merge: str, path: str) -> tuple[str, str]:
+def _pair(merge: str) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
-    if not left or not right:
-        raise WeightsError(path, f"merge {merge!r} is no pair: the file is damaged")
     return left, right
 
 
