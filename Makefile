@@ -1,7 +1,7 @@
 # Every target does its own set-up and can be run again; scripts/ and e2e/kind/ hold the logic.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format e2e images weights cluster-up cluster-down cluster-status cluster-binaries generate venv clean-cache
+.PHONY: help demo test test-fast soak mutants lint format e2e images weights cluster-up cluster-down cluster-status cluster-binaries generate venv clean-cache
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -12,8 +12,14 @@ demo: ## the main job on a real cluster: refuse, serve, refuse by tokens, scale 
 test: ## lint, unit tests, laws, API-server tests and end-to-end tests on kind
 	@bash scripts/test.sh
 
-test-fast: ## lint and unit tests; the API-server tests too where their binaries are built (under 2 minutes)
+test-fast: ## lint, unit tests, laws; a smoke test of API server and chart where their binaries are built (under 2 minutes)
 	@bash scripts/test_fast.sh
+
+soak: ## MINUTES=10 of random traffic, beside random laws and kills of the operator (about half an hour)
+	@bash scripts/soak.sh
+
+mutants: venv ## put 75 faults into the code, one at a time, and report those that no test finds (about 10 minutes)
+	@.venv/bin/python scripts/mutants.py
 
 lint: ## ruff, mypy, import-linter, yamllint, shellcheck, generated files
 	@bash scripts/lint.sh

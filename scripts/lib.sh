@@ -41,7 +41,6 @@ logged() { # WHAT LOG COMMAND…: runs a long command into a log; a line every 3
 }
 
 besides=()
-besides=()
 beside() { # COMMAND…: starts it beside this script, in its own process group; sets `beside` to the group, for wait
   set -m
   "$@" &

@@ -1,23 +1,34 @@
 #!/usr/bin/env bash
-# Every test. The cluster and the images are made while lint, unit and API-server tests run; the end-to-end tests come last.
+# shellcheck disable=SC2329 # functions are called by lane and beside
+# Every test. The cluster and the images are made while lint, unit and API-server tests run in two lanes; the end-to-end
+# tests come last.
 . "$(dirname "$0")/layers.sh"
 bash scripts/venv.sh
 
-# shellcheck disable=SC2329 # beside calls it
 prepare() { bash scripts/ready.sh 2>&1 | sed -u 's/^/  cluster | /'; }
 beside prepare
+cluster=$beside
 began=$SECONDS
 
-layer lint bash scripts/lint.sh
-layer weights .venv/bin/python scripts/weights.py
-layer unit tests -n 2 --dist loadfile -m "not apiserver" --ignore=tests/chart tests core
-layer binaries bash e2e/kind/binaries.sh etcd kube-apiserver kubectl helm
-layer apiserver tests -n 2 --dist loadfile -m apiserver tests
-layer chart tests -n 2 --dist worksteal -m "not apiserver" tests/chart
+worker() {
+  layer weights .venv/bin/python scripts/weights.py
+  layer worker tests tests/model tests/worker_http
+  layer mutants .venv/bin/python scripts/mutants.py --sample
+}
+others() {
+  layer lint bash scripts/lint.sh
+  layer unit tests -m "not apiserver" --ignore=tests/model --ignore=tests/worker_http --ignore=tests/chart tests core
+  layer binaries bash e2e/kind/binaries.sh etcd kube-apiserver kubectl helm
+  layer apiserver tests -n 2 --dist loadfile -m apiserver tests/apiserver tests/operator tests/chart
+  layer chart tests -m "not apiserver" tests/chart
+}
+lane worker
+lane others
+wait_lanes
 
 step "waiting for the cluster and the images"
 rc=0
-wait "$beside" || rc=$?
+wait "$cluster" || rc=$?
 end_beside
 record cluster "$rc" "$((SECONDS - began))" "kind cluster up, images loaded"
 if [ "$rc" = 0 ]; then

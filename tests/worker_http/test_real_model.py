@@ -1,13 +1,7 @@
 """``python -m kvbudget_worker`` with a tiny random model: what clients see is the model's own greedy text."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 
-import httpx
 import openai
 import pytest
 
@@ -19,7 +13,8 @@ from kvbudget_worker.engine import monotonic_ms
 from kvbudget_worker.loading import load_model
 from kvbudget_worker.requests import Request
 from kvbudget_worker.scheduler import Scheduler
-from support.process import Served, wait_for
+from support.process import Served
+from support.realworker import real_worker
 from support.tinymodel import make_tiny_model, tiny_plan
 
 pytestmark = pytest.mark.slow
@@ -32,34 +27,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("worker")
-    (folder / "plan.json").write_text(plan.to_json())
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = {
-        "KVBUDGET_PLAN": str(folder / "plan.json"),
-        "KVBUDGET_HOST": "127.0.0.1",
-        "KVBUDGET_PORT": str(port),
-        "KVBUDGET_DEVICE": "cpu",
-        "OMP_NUM_THREADS": "1",
-    }
-    log_path = folder / "log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kvbudget_worker"], env=dict(os.environ) | env, stdout=log, stderr=log
-        )
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            served = Served(process, f"http://127.0.0.1:{port}", client, log_path)
-            wait_for(lambda: served.status("/ready") == 200 or process.poll() is not None, "readiness", 240)
-            assert process.poll() is None, served.log
-            yield served
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0, served.log
-    finally:
-        process.kill()
-        process.wait()
+    with real_worker(tmp_path_factory.mktemp("worker"), plan) as served:
+        yield served
 
 
 def greedy(plan: Plan, prompt: list[int], length: int) -> tuple[str, list[int]]:
