@@ -32,44 +32,44 @@ def pick_device(resource_name: str, wanted: str | None) -> torch.device:
     return torch.device("cpu")
 
 
-def free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device, cgroup: Path = _CGROUP) -> int:
     """Memory that is still free: of the device, or of the container (of the host, where nothing limits it)."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     available = _meminfo_available()
-    limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
+    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
     if limit is None or used is None:
         return available
     # The page cache of mapped weights counts as used, but the kernel gives it back on demand.
-    return max(0, min(available, limit - used + _inactive_file_bytes()))
+    return max(0, min(available, limit - used + _inactive_file_bytes(cgroup)))
 
 
-def limit_threads() -> None:
+def limit_threads(cgroup: Path = _CGROUP) -> None:
     """Let torch use no more threads than the container has processors: it counts the host's, and threads that wait for
     each other on too few processors are several times slower."""
-    quota = _cpu_quota()
+    quota = _cpu_quota(cgroup)
     if quota is not None and quota < torch.get_num_threads():
         torch.set_num_threads(quota)
 
 
-def _cpu_quota() -> int | None:
+def _cpu_quota(cgroup: Path) -> int | None:
     try:
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
+        quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):
         return None
     return None if quota == "max" else max(1, int(quota) // int(period))
 
 
-def _cgroup_number(name: str) -> int | None:
+def _number(file: Path) -> int | None:
     try:
-        return int((_CGROUP / name).read_text())
+        return int(file.read_text())
     except (OSError, ValueError):
         return None
 
 
-def _inactive_file_bytes() -> int:
+def _inactive_file_bytes(cgroup: Path) -> int:
     try:
-        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        lines = (cgroup / "memory.stat").read_text().splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
