@@ -113,10 +113,11 @@ def test_a_status_change_is_no_new_generation(apiserver: ControlPlane, namespace
 
 def test_the_printer_columns_show_the_budget_at_a_glance(apiserver: ControlPlane, namespace: str) -> None:
     api = apiserver.api
-    api.create(_path(namespace), service(spec__model__name="smollm2"))
+    api.create(_path(namespace), service())
     api.apply(
         _path(namespace, "chat/status"),
         _status(
+            model="SmolLM2-135M-Instruct",
             replicas=2,
             limits={"maxModelLen": 8192},
             budget={"tokens": 20032},
@@ -130,7 +131,7 @@ def test_the_printer_columns_show_the_budget_at_a_glance(apiserver: ControlPlane
     shown.pop("Age")
     assert shown == {
         "Name": ("chat", 0),
-        "Model": ("smollm2", 0),
+        "Model": ("SmolLM2-135M-Instruct", 0),
         "GPU": ("h100-80gb", 0),
         "MaxLen": (8192, 0),
         "KVTokens": (20032, 0),
