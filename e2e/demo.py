@@ -125,10 +125,12 @@ def show_answer(cluster: Cluster, facts: Facts) -> str:
 
 def show_load(cluster: Cluster, url: str, facts: Facts) -> None:
     asked = questions(REQUESTS)
-    most = sum(question.max_tokens for question in asked)
+    allowed = [question.max_tokens for question in asked]
     say(
-        f"{len(asked)} chats at once that may write up to {most:,} tokens together, 48 to 1024 each.\n"
-        "Each reserves all that it may use; those refused come back when their Retry-After says so."
+        f"{len(asked)} chats at once that may write up to {sum(allowed):,} tokens together, {min(allowed)} to "
+        f"{max(allowed)} each.\n"
+        "Each reserves all that it may use and gives back the rest when it ends; those refused come back when their\n"
+        "Retry-After says so."
     )
     sampled: list[Pool] = []
     last = ""

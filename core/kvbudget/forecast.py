@@ -1,13 +1,17 @@
 """When will there be room: the forecast behind ``Retry-After``.
 
-Every live request is expected to end after ``remaining output tokens × milliseconds per token``. Sorted by that time,
-their pages are added up until they cover what is missing; the time of the last one needed is the forecast. What nobody
-knows is how many of its reserved tokens a request will use, so the remaining tokens are scaled by the share that
-finished requests used, and the pace is measured on finished and on running ones.
+Every live request is expected to end after ``time to its first token + remaining output tokens × milliseconds per
+token``. Sorted by that time, their pages are added up until they cover what is missing; the time of the last one needed
+is the forecast. What nobody knows is how many of its reserved tokens a request will use, so they are scaled by the
+share that finished requests used. The two times are kept apart: a request that waited long for its first token is not
+slow afterwards.
 
->>> pace = Pace().after(hold_ms=4000, generated_tokens=200, output_tokens=400)
->>> pace.ms_per_token, pace.used_share
-(20.0, 0.5)
+>>> done = Progress(generated_tokens=200, decode_ms=3980)
+>>> pace = Pace().after(first_token_ms=1000, progress=done, output_tokens=400)
+>>> pace.first_token_ms, pace.ms_per_token, pace.used_share
+(1000.0, 20.0, 0.5)
+>>> pace.end_ms(age_ms=600, output_tokens=100, progress=Progress())  # 400 ms to the first token, then 49 more
+1380
 >>> live = [Live(pages=4, end_ms=900), Live(pages=10, end_ms=2000)]
 >>> wait_ms(live, missing_pages=3), wait_ms(live, missing_pages=5)
 (900, 2000)
@@ -25,6 +29,7 @@ from kvbudget.contract import MAX_RETRY_AFTER_MS
 _PRIOR_MS_PER_TOKEN = 50.0
 """Pace until the first request has told the real one; a forecast still depends on what is running."""
 _NEWEST_WEIGHT = 0.1
+_OUTLIVED = 1.25
 _JITTER_SHARE = 4
 """A forecast is spread over the quarter above it, so that clients refused together do not come back together."""
 
@@ -38,33 +43,57 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Moving averages over finished requests: time held per generated token (prefill included), and the share of the
-    reserved output tokens that was used. ``None`` and 1 until the first one ends."""
+class Progress:
+    """How far a live request's decoding has come: ``generated_tokens`` after its first report, in ``decode_ms``."""
 
+    generated_tokens: int = 0
+    decode_ms: int = 0
+    first_tokens: int = 1
+    """Tokens of the first report; the time before it is no decoding."""
+
+    @property
+    def ms_per_token(self) -> float | None:
+        """Its own pace, once it has shown one."""
+        decoded = self.generated_tokens - self.first_tokens
+        return self.decode_ms / decoded if decoded > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Moving averages over finished requests: time from the grant to the first token, time per token after it, and the
+    share of the reserved output tokens that was used. ``None`` and 1 until the first one ends."""
+
+    first_token_ms: float | None = None
     ms_per_token: float | None = None
     used_share: float = 1.0
 
-    def after(self, *, hold_ms: int, generated_tokens: int, output_tokens: int) -> "Pace":
+    def after(self, *, first_token_ms: int, progress: Progress, output_tokens: int) -> "Pace":
         """The averages with one more finished request, which has generated at least one token."""
-        ms_per_token, used = hold_ms / generated_tokens, generated_tokens / output_tokens
-        if self.ms_per_token is None:
-            return Pace(ms_per_token, used)
+        own = progress.ms_per_token
         return Pace(
-            self.ms_per_token + _NEWEST_WEIGHT * (ms_per_token - self.ms_per_token),
-            self.used_share + _NEWEST_WEIGHT * (used - self.used_share),
+            _moved(self.first_token_ms, first_token_ms),
+            self.ms_per_token if own is None else _moved(self.ms_per_token, own),
+            progress.generated_tokens / output_tokens
+            if self.first_token_ms is None
+            else _moved(self.used_share, progress.generated_tokens / output_tokens),
         )
 
-    def end_ms(self, *, age_ms: int, generated_tokens: int, output_tokens: int) -> int:
-        """Expected milliseconds until a request ends that was granted ``age_ms`` ago; at least one token's time."""
-        expected = max(generated_tokens + 1, ceil(output_tokens * self.used_share))
-        # Its own pace once it has shown one: a long prompt or a slow batch differs from the average.
-        own = age_ms / generated_tokens if generated_tokens > 1 else None
-        pace = own or self.ms_per_token or _PRIOR_MS_PER_TOKEN
-        left = (min(expected, max(output_tokens, 1)) - generated_tokens) * pace
-        if not generated_tokens:
-            left -= age_ms
-        return max(ceil(left), ceil(pace))
+    def end_ms(self, *, age_ms: int, output_tokens: int, progress: Progress) -> int:
+        """Expected milliseconds until a request ends that was granted ``age_ms`` ago; at least one token's time.
+
+        One that has outlived an expectation is expected to need a quarter more than it has needed so far."""
+        pace = progress.ms_per_token or self.ms_per_token or _PRIOR_MS_PER_TOKEN
+        generated = progress.generated_tokens
+        expected = min(max(ceil(output_tokens * self.used_share), ceil(generated * _OUTLIVED), 1), output_tokens)
+        left_ms = pace * (expected - generated)
+        if not generated:
+            first_ms = _PRIOR_MS_PER_TOKEN if self.first_token_ms is None else self.first_token_ms
+            left_ms += max(first_ms, age_ms * _OUTLIVED) - age_ms - pace
+        return max(ceil(left_ms), ceil(pace))
+
+
+def _moved(average: float | None, newest: float) -> float:
+    return float(newest) if average is None else average + _NEWEST_WEIGHT * (newest - average)
 
 
 def wait_ms(live: Iterable[Live], missing_pages: int) -> int:

@@ -19,10 +19,10 @@ holder comes (0 → 1) and released when its last one goes (1 → 0). At any tim
 >>> third = ledger.reserve("c", prompt_tokens=64, output_tokens=128, now_ms=0)
 >>> third.kind.value, third.needed_pages, third.free_pages
 ('full', 3, 1)
->>> ledger.settle("a", now_ms=900)
+>>> ledger.settle("a")
 >>> ledger.free_pages                                 # only the 3 that "b" does not hold
 4
->>> ledger.settle("b", now_ms=900); ledger.charged_pages
+>>> ledger.settle("b"); ledger.charged_pages
 0
 """
 
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kvbudget.errors import LedgerError
-from kvbudget.forecast import Live, Pace, jittered, wait_ms
+from kvbudget.forecast import Live, Pace, Progress, jittered, wait_ms
 
 
 class RejectKind(Enum):
@@ -78,6 +78,9 @@ class LedgerSnapshot:
     requests: int
 
 
+_NOT_BEGUN = Progress()
+
+
 @dataclass(slots=True)
 class _Account:
     output_tokens: int
@@ -85,7 +88,8 @@ class _Account:
     charged_pages: int
     unbound_pages: int
     holds: Counter[int] = field(default_factory=Counter)
-    generated_tokens: int = 0
+    progress: Progress = _NOT_BEGUN
+    first_token_ms: int = 0
 
 
 def pages_needed(page_tokens: int, prompt_tokens: int, output_tokens: int, n: int = 1) -> int:
@@ -221,22 +225,29 @@ class TokenLedger:
         account.unbound_pages -= pages
         self._unbound_pages -= pages
 
-    def progress(self, request_id: str, generated_tokens: int) -> None:
+    def progress(self, request_id: str, generated_tokens: int, now_ms: int) -> None:
         """Tells how far the request's longest choice has come; only the forecast uses it."""
         account = self._account(request_id)
-        account.generated_tokens = max(account.generated_tokens, generated_tokens)
+        before = account.progress
+        if generated_tokens <= before.generated_tokens:
+            return
+        if not before.generated_tokens:
+            account.first_token_ms = now_ms
+            before = Progress(first_tokens=generated_tokens)
+        decode_ms = max(now_ms - account.first_token_ms, 0)
+        account.progress = Progress(generated_tokens, decode_ms, before.first_tokens)
 
-    def settle(self, request_id: str, now_ms: int) -> None:
+    def settle(self, request_id: str) -> None:
         """Ends a request, however it ended: all it still holds is released."""
         account = self._account(request_id)
         for page, holds in account.holds.items():
             _take(self._holders, page, holds)
         self._unbound_pages -= account.unbound_pages
         del self._accounts[request_id]
-        if account.generated_tokens:
+        if account.progress.generated_tokens:
             self._pace = self._pace.after(
-                hold_ms=max(now_ms - account.granted_ms, 0),
-                generated_tokens=account.generated_tokens,
+                first_token_ms=max(account.first_token_ms - account.granted_ms, 0),
+                progress=account.progress,
                 output_tokens=account.output_tokens,
             )
 
@@ -250,8 +261,8 @@ class TokenLedger:
                 account.charged_pages,
                 self._pace.end_ms(
                     age_ms=max(now_ms - account.granted_ms, 0),
-                    generated_tokens=account.generated_tokens,
                     output_tokens=account.output_tokens,
+                    progress=account.progress,
                 ),
             )
             for account in self._accounts.values()

@@ -28,14 +28,16 @@ def wait(ledger: TokenLedger, request_id: str, now_ms: int, output_tokens: int =
 def test_the_forecast_is_when_the_next_request_ends_at_its_own_pace() -> None:
     ledger = full_ledger()
     for index in range(10):
-        ledger.progress(f"live-{index}", 50 + index)  # the furthest has 41 tokens to go, 1000 ÷ 59 ms each
-    assert 41 * 1000 / 59 <= wait(ledger, "r", now_ms=1000) <= 1.25 * 41 * 1000 / 59 + 2
+        ledger.progress(f"live-{index}", 1, now_ms=5000)  # the time before the first token is no decoding
+        ledger.progress(f"live-{index}", 50 + index, now_ms=6000)  # the furthest has 41 to go, 1000 ÷ 58 ms each
+    assert 41 * 1000 / 58 <= wait(ledger, "r", now_ms=6000) <= 1.25 * 41 * 1000 / 58 + 2
 
 
 def test_a_larger_request_waits_for_more_of_them() -> None:
     ledger = full_ledger()
     for index in range(10):
-        ledger.progress(f"live-{index}", 10 + 8 * index)
+        ledger.progress(f"live-{index}", 1, now_ms=0)
+        ledger.progress(f"live-{index}", 10 + 8 * index, now_ms=1000)
     waits = [wait(ledger, "same-id", 1000, output_tokens) for output_tokens in (100, 260, 740, 1300)]
     assert waits == sorted(set(waits))
 
@@ -51,8 +53,9 @@ def test_the_pace_is_learnt_from_finished_requests() -> None:
     for ms_per_token in (10, 100):
         ledger = TokenLedger(100, 16)
         ledger.reserve("done", prompt_tokens=60, output_tokens=100, now_ms=0)
-        ledger.progress("done", 100)
-        ledger.settle("done", now_ms=100 * ms_per_token)
+        ledger.progress("done", 1, now_ms=ms_per_token)
+        ledger.progress("done", 100, now_ms=100 * ms_per_token)
+        ledger.settle("done")
         for index in range(10):
             ledger.reserve(f"live-{index}", prompt_tokens=60, output_tokens=100, now_ms=20_000)
         forecasts.append(wait(ledger, "r", 20_000))
@@ -63,11 +66,32 @@ def test_the_pace_is_learnt_from_finished_requests() -> None:
 def test_requests_that_use_little_of_what_they_reserve_shorten_it() -> None:
     ledger = TokenLedger(100, 16)
     ledger.reserve("done", prompt_tokens=60, output_tokens=100, now_ms=0)
-    ledger.progress("done", 20)  # ended early
-    ledger.settle("done", now_ms=200)
+    ledger.progress("done", 1, now_ms=10)
+    ledger.progress("done", 20, now_ms=200)
+    ledger.settle("done")  # early
     for index in range(10):
         ledger.reserve(f"live-{index}", prompt_tokens=60, output_tokens=100, now_ms=1000)
     assert 200 <= wait(ledger, "r", 1000) <= 250
+
+
+def test_a_long_wait_for_the_first_token_is_no_slow_decoding() -> None:
+    """A burst: the first tokens come after 20 s, then one every 20 ms; a forecast must not think in 10 s a token."""
+    ledger = full_ledger()
+    for index in range(10):
+        ledger.progress(f"live-{index}", 1, now_ms=20_000)
+        ledger.progress(f"live-{index}", 2, now_ms=20_020)
+    assert wait(ledger, "r", now_ms=20_020) <= 1.25 * 98 * 20 + 2
+
+
+def test_a_request_that_outlives_the_expectation_is_expected_to_go_on() -> None:
+    ledger = TokenLedger(10, 16)
+    ledger.reserve("done", prompt_tokens=60, output_tokens=100, now_ms=0)
+    ledger.progress("done", 1, now_ms=0)
+    ledger.settle("done")  # 1 % used
+    ledger.reserve("live", prompt_tokens=60, output_tokens=100, now_ms=0)
+    ledger.progress("live", 1, now_ms=0)
+    ledger.progress("live", 41, now_ms=4000)
+    assert 10 * 100 <= wait(ledger, "r", now_ms=4000) <= 1.25 * 11 * 100
 
 
 def test_it_falls_as_time_goes_by() -> None:
@@ -75,7 +99,7 @@ def test_it_falls_as_time_goes_by() -> None:
     waits = []
     for tokens in (10, 40, 70, 99, 100):
         for index in range(10):
-            ledger.progress(f"live-{index}", tokens)
+            ledger.progress(f"live-{index}", tokens, now_ms=tokens * 20)
         waits.append(wait(ledger, "same-id", now_ms=tokens * 20))
     assert waits == sorted(waits, reverse=True)
     assert waits[-1] < waits[0] / 20
@@ -106,15 +130,15 @@ def test_a_client_that_comes_back_when_told_finds_room() -> None:
         ledger.reserve(f"live-{index}", prompt_tokens=60, output_tokens=100, now_ms=40 * index)
     told: dict[int, int] = {}
     freed_ms = None
-    for now_ms in range(400, 3000, 20):
+    for now_ms in range(0, 3000, 20):
         for index in range(10):
             tokens = (now_ms - 40 * index) // 20
             if tokens <= 100 and freed_ms is None:
-                ledger.progress(f"live-{index}", tokens)
+                ledger.progress(f"live-{index}", tokens, now_ms)
             if tokens == 100 and freed_ms is None:
-                ledger.settle(f"live-{index}", now_ms)
+                ledger.settle(f"live-{index}")
                 freed_ms = now_ms
-        if freed_ms is None:
+        if freed_ms is None and now_ms >= 400:
             told[now_ms] = now_ms + wait(ledger, f"r-{now_ms}", now_ms)
     assert freed_ms == 2000
     assert all(freed_ms - 20 <= back_ms <= freed_ms + (freed_ms - now_ms) / 4 + 20 for now_ms, back_ms in told.items())

@@ -63,11 +63,11 @@ def test_a_held_prefix_is_charged_once_and_an_unheld_one_like_any_page() -> None
     # Page 4 is cached and nobody holds it: charged with the rest, and 4 + 3 > 6.
     answer = reject(ledger.reserve("c", prompt_tokens=33, output_tokens=15, cached_pages=[4], now_ms=0))
     assert (answer.kind, answer.needed_pages, answer.free_pages) == (RejectKind.FULL, 3, 2)
-    ledger.settle("a", now_ms=1)
+    ledger.settle("a")
     assert (ledger.charged_pages, ledger.holders(0), ledger.holders(1)) == (3, 1, 1)
     assert grant(ledger.reserve("c", prompt_tokens=33, output_tokens=15, cached_pages=[4], now_ms=1)).charged_pages == 3
-    ledger.settle("c", now_ms=2)
-    ledger.settle("b", now_ms=2)
+    ledger.settle("c")
+    ledger.settle("b")
     assert (ledger.charged_pages, ledger.bound_pages, ledger.free_pages) == (0, 0, 6)
 
 
@@ -99,7 +99,7 @@ def test_holds_of_choices_add_up() -> None:
     assert ledger.charged_pages == 3
     ledger.unbind("r", 0)
     assert ledger.charged_pages == 2
-    ledger.settle("r", now_ms=1)
+    ledger.settle("r")
     assert ledger.charged_pages == 0
 
 
@@ -108,7 +108,7 @@ def test_pages_given_up_early_are_free_at_once() -> None:
     ledger.reserve("r", prompt_tokens=16, output_tokens=64, now_ms=0)
     ledger.relinquish("r", 3)
     assert ledger.free_pages == 8
-    ledger.settle("r", now_ms=1)
+    ledger.settle("r")
     assert ledger.free_pages == 10
 
 
@@ -135,10 +135,10 @@ def _broken_calls() -> dict[str, object]:
         "bound by a stranger": lambda ledger: ledger.bind("b", 1),
         "unbound and not held": lambda ledger: ledger.unbind("a", 1),
         "more given up than left": lambda ledger: ledger.relinquish("a", 2),
-        "settled and unknown": lambda ledger: ledger.settle("b", now_ms=0),
-        "settled twice": lambda ledger: (ledger.settle("a", now_ms=0), ledger.settle("a", now_ms=0)),
+        "settled and unknown": lambda ledger: ledger.settle("b"),
+        "settled twice": lambda ledger: (ledger.settle("a"), ledger.settle("a")),
         "shared beyond the capacity": lambda ledger: [ledger.share("a", page) for page in (1, 2, 3)],
-        "progress of an unknown": lambda ledger: ledger.progress("b", 1),
+        "progress of an unknown": lambda ledger: ledger.progress("b", 1, now_ms=0),
     }
 
 

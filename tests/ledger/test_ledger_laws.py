@@ -87,14 +87,14 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), tokens=st.integers(1, 80))
     def progress(self, data: st.DataObject, tokens: int) -> None:
-        self.ledger.progress(self.draw_request(data), tokens)
+        self.ledger.progress(self.draw_request(data), tokens, self.now_ms)
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), passed_ms=st.integers(0, 100_000))
     def settle(self, data: st.DataObject, passed_ms: int) -> None:
         request_id = self.draw_request(data)
         self.now_ms += passed_ms
-        self.ledger.settle(request_id, self.now_ms)
+        self.ledger.settle(request_id)
         del self.holds[request_id], self.unbound[request_id]
 
     @invariant()
@@ -113,7 +113,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "ledger"):
             for request_id in list(self.holds):
-                self.ledger.settle(request_id, self.now_ms)
+                self.ledger.settle(request_id)
             assert (self.ledger.charged_pages, self.ledger.free_pages) == (0, self.capacity)
 
 

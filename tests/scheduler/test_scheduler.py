@@ -188,7 +188,7 @@ def test_a_choice_that_ends_gives_its_pages_back_before_the_others() -> None:
     worker.step()
     worker.step()
     charged = worker.ledger.charged_pages
-    worker.scheduler.finish("r", 0, "stop", worker.now_ms)
+    worker.scheduler.finish("r", 0, "stop")
     assert worker.ledger.charged_pages == charged - 5
     assert worker.scheduler.is_live("r")
     worker.run()
@@ -240,7 +240,7 @@ def test_an_abort_between_steps_releases_at_once(steps: int) -> None:
     worker.admit("r", range(10), 5, n=2)
     for _ in range(steps):
         worker.step()
-    worker.scheduler.abort("r", worker.now_ms)
+    worker.scheduler.abort("r")
     worker.assert_empty()
     assert worker.scheduler.schedule(worker.now_ms) is None
 
@@ -255,7 +255,7 @@ def test_an_abort_in_flight_releases_when_the_step_is_applied(steps: int) -> Non
     batch = worker.scheduler.schedule(worker.now_ms)
     assert batch is not None
     held = {page for chunk in batch.chunks for page in chunk.pages}
-    worker.scheduler.abort("r", worker.now_ms)
+    worker.scheduler.abort("r")
     assert all(worker.pool.refs(page) for page in held)
     events = worker.scheduler.apply(worker.runner.step(batch), worker.now_ms)
     assert "r" not in {event.request_id for event in events}
@@ -270,7 +270,7 @@ def test_a_stop_string_in_flight_swallows_the_token_that_is_computed() -> None:
     worker.step()
     batch = worker.scheduler.schedule(worker.now_ms)
     assert batch is not None
-    worker.scheduler.finish("r", 0, "stop", worker.now_ms)
+    worker.scheduler.finish("r", 0, "stop")
     assert worker.scheduler.apply(worker.runner.step(batch), worker.now_ms) == []
     assert worker.scheduler.stats().ended == {"stop": 1}
     worker.assert_empty()
@@ -280,8 +280,8 @@ def test_ending_what_has_ended_does_nothing() -> None:
     worker = Worker()
     worker.admit("r", range(3), 1)
     worker.run()
-    worker.scheduler.abort("r", 0)
-    worker.scheduler.finish("r", 0, "stop", 0)
+    worker.scheduler.abort("r")
+    worker.scheduler.finish("r", 0, "stop")
     worker.assert_empty()
 
 
@@ -294,12 +294,12 @@ def test_a_failed_step_is_forgotten_and_can_be_done_again() -> None:
         worker.step()
     batch = worker.scheduler.schedule(0)
     assert batch is not None
-    worker.scheduler.abort("gone", 0)
-    worker.scheduler.abandon(0)
+    worker.scheduler.abort("gone")
+    worker.scheduler.abandon()
     assert not worker.scheduler.is_live("gone")
     again = worker.scheduler.schedule(0)
     assert again == replace(batch, chunks=tuple(c for c in batch.chunks if c.seq_id != 2))
-    worker.scheduler.abandon(0)
+    worker.scheduler.abandon()
     worker.run()
     worker.assert_empty()
 
@@ -339,7 +339,7 @@ def test_broken_preconditions_are_errors() -> None:
     with pytest.raises(LedgerError, match="in flight"):
         scheduler.schedule(0)
     with pytest.raises(LedgerError, match="no token yet"):
-        scheduler.finish("r", 0, "stop", 0)
+        scheduler.finish("r", 0, "stop")
     for results in ([], [Sampled(9, 0)], [Sampled(0, 0), Sampled(0, 0)]):
         with pytest.raises(LedgerError, match="asked for"):
             scheduler.apply(results, 0)
@@ -347,7 +347,7 @@ def test_broken_preconditions_are_errors() -> None:
     with pytest.raises(LedgerError, match="no step"):
         scheduler.apply([], 0)
     with pytest.raises(LedgerError, match="no step"):
-        scheduler.abandon(0)
+        scheduler.abandon()
 
 
 @pytest.mark.parametrize(("page_tokens", "batched"), [(8, 1), (4, 0)])

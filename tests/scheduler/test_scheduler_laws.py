@@ -144,21 +144,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.live)))
-        self.scheduler.abort(request_id, self.now_ms)
+        self.scheduler.abort(request_id)
         self.close([choice for choice in self.open if choice[0] == request_id])
 
     @precondition(lambda self: self.open & self.outputs.keys())
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         choice = data.draw(st.sampled_from(sorted(self.open & self.outputs.keys())))
-        self.scheduler.finish(*choice, "stop", self.now_ms)
+        self.scheduler.finish(*choice, "stop")
         self.close([choice])
 
     @precondition(lambda self: self.batch is not None)
     @rule()
     def abandon(self) -> None:
         self.batch = None
-        self.scheduler.abandon(self.now_ms)
+        self.scheduler.abandon()
 
     @invariant()
     def pages_add_up(self) -> None:

@@ -33,7 +33,7 @@ class World:
 
     def end(self, ask: Ask) -> None:
         for request in ask.requests:
-            self.scheduler.abort(request.request_id, 0)
+            self.scheduler.abort(request.request_id)
 
 
 def ask(pages: int, *, parts: int = 1, client_id: str | None = None) -> Ask:

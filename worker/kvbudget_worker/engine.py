@@ -108,7 +108,7 @@ class Engine:
                 self._release(generation)
                 continue
             if stopped:
-                self.scheduler.finish(event.request_id, event.choice, "stop", monotonic_ms())
+                self.scheduler.finish(event.request_id, event.choice, "stop")
             if not generation.parts[event.request_id].open:
                 self._leave(event.request_id)
                 self._observer.finished(generation, event.request_id, now)
@@ -123,9 +123,8 @@ class Engine:
 
     def _die(self, why: str) -> None:
         self.death = why
-        now_ms = monotonic_ms()
         if self.scheduler.in_flight:
-            self.scheduler.abandon(now_ms)
+            self.scheduler.abandon()
         self.fail_all(lambda request_id: engine_dead(request_id, why))
 
     # --- a request's life --------------------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ class Engine:
             self.gate.withdraw(ask)
         for request in ask.requests:
             if self._leave(request.request_id):
-                self.scheduler.abort(request.request_id, monotonic_ms())
+                self.scheduler.abort(request.request_id)
                 self._observer.aborted()
         self._pump()
 

@@ -111,7 +111,7 @@ class Gate:
         for index, request in enumerate(ask.requests):
             if isinstance(self._scheduler.try_admit(request, now_ms), Reject):
                 for admitted in ask.requests[:index]:
-                    self._scheduler.abort(admitted.request_id, now_ms)
+                    self._scheduler.abort(admitted.request_id)
                 return False
         return True
 

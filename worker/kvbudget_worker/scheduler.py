@@ -223,22 +223,22 @@ class Scheduler:
             self._end_copy(sequence)
             self._register(sequence)
             if sample and sequence.end is None:
-                events.append(self._take(sequence, by_id[sequence.seq_id]))
-        self._release_ended((sequence for sequence, _, _ in step.values()), now_ms)
+                events.append(self._take(sequence, by_id[sequence.seq_id], now_ms))
+        self._release_ended(sequence for sequence, _, _ in step.values())
         return events
 
-    def abandon(self, now_ms: int) -> None:
+    def abandon(self) -> None:
         """The step in flight has failed: forgets it, as if it had not been scheduled. Nothing of it is trusted."""
         if self._step is None:
             raise LedgerError("no step is in flight")
         step, self._step = self._step, None
-        self._release_ended((sequence for sequence, _, _ in step.values()), now_ms)
+        self._release_ended(sequence for sequence, _, _ in step.values())
 
-    def _take(self, sequence: Sequence, result: Sampled) -> TokenEvent:
+    def _take(self, sequence: Sequence, result: Sampled, now_ms: int) -> TokenEvent:
         group = sequence.group
         first_token = not sequence.output
         sequence.output += (result.token_id,)
-        self._ledger.progress(group.request.request_id, len(sequence.output))
+        self._ledger.progress(group.request.request_id, len(sequence.output), now_ms)
         if first_token and sequence.choice == 0:
             for other in reversed(group.sequences[1:]):
                 if other.end is None:
@@ -322,13 +322,13 @@ class Scheduler:
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
-    def abort(self, request_id: str, now_ms: int) -> None:
+    def abort(self, request_id: str) -> None:
         """Ends a request whose client is gone. Nothing happens if it is not live (it may just have ended)."""
         group = self._groups.get(request_id)
         if group is not None:
-            self._end(group.sequences, "abort", now_ms)
+            self._end(group.sequences, "abort")
 
-    def finish(self, request_id: str, choice: int, reason: FinishReason, now_ms: int) -> None:
+    def finish(self, request_id: str, choice: int, reason: FinishReason) -> None:
         """Ends one choice from outside, after one of its tokens (a stop string was seen). Nothing happens if it has
         ended already."""
         group = self._groups.get(request_id)
@@ -336,29 +336,29 @@ class Scheduler:
             return
         if not group.sequences[choice].output:
             raise LedgerError(f"choice {choice} of request {request_id!r} has no token yet; abort the request instead")
-        self._end(group.sequences[choice : choice + 1], reason, now_ms)
+        self._end(group.sequences[choice : choice + 1], reason)
 
-    def _end(self, sequences: Iterable[Sequence], reason: EndReason, now_ms: int) -> None:
+    def _end(self, sequences: Iterable[Sequence], reason: EndReason) -> None:
         ending = [sequence for sequence in sequences if sequence.end is None]
         for sequence in ending:
             sequence.end = reason
         # Pages that the step in flight reads or writes are released when it is applied.
         in_flight = self._step or {}
-        self._release_ended([sequence for sequence in ending if sequence.seq_id not in in_flight], now_ms)
+        self._release_ended([sequence for sequence in ending if sequence.seq_id not in in_flight])
 
-    def _release_ended(self, sequences: Iterable[Sequence], now_ms: int) -> None:
+    def _release_ended(self, sequences: Iterable[Sequence]) -> None:
         """Releases what has ended among ``sequences``, none of which is in flight."""
         released = set()
         for sequence in sequences:
             if sequence.end is not None:
                 self._ended[sequence.end] += 1
-                self._release(sequence, now_ms)
+                self._release(sequence)
                 released.add(sequence.seq_id)
         if released:
             self._running = [s for s in self._running if s.seq_id not in released]
             self._waiting = deque(s for s in self._waiting if s.seq_id not in released)
 
-    def _release(self, sequence: Sequence, now_ms: int) -> None:
+    def _release(self, sequence: Sequence) -> None:
         group = sequence.group
         request_id = group.request.request_id
         pages = sequence.pages if sequence.copy_from is None else (*sequence.pages, sequence.copy_from)
@@ -368,5 +368,5 @@ class Scheduler:
         self._ledger.relinquish(request_id, sequence.unbound_pages)
         group.live_sequences -= 1
         if not group.live_sequences:
-            self._ledger.settle(request_id, now_ms)
+            self._ledger.settle(request_id)
             del self._groups[request_id]
