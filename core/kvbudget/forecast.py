@@ -29,6 +29,7 @@ from kvbudget.contract import MAX_RETRY_AFTER_MS
 _PRIOR_MS_PER_TOKEN = 50.0
 """Pace until the first request has told the real one; a forecast still depends on what is running."""
 _NEWEST_WEIGHT = 0.1
+_AVERAGE_WEIGHT_TOKENS = 8
 _OUTLIVED = 1.25
 _JITTER_SHARE = 4
 """A forecast is spread over the quarter above it, so that clients refused together do not come back together."""
@@ -82,7 +83,7 @@ class Pace:
         """Expected milliseconds until a request ends that was granted ``age_ms`` ago; at least one token's time.
 
         One that has outlived an expectation is expected to need a quarter more than it has needed so far."""
-        pace = progress.ms_per_token or self.ms_per_token or _PRIOR_MS_PER_TOKEN
+        pace = self._pace_of(progress)
         generated = progress.generated_tokens
         expected = min(max(ceil(output_tokens * self.used_share), ceil(generated * _OUTLIVED), 1), output_tokens)
         left_ms = pace * (expected - generated)
@@ -90,6 +91,17 @@ class Pace:
             first_ms = _PRIOR_MS_PER_TOKEN if self.first_token_ms is None else self.first_token_ms
             left_ms += max(first_ms, age_ms * _OUTLIVED) - age_ms - pace
         return max(ceil(left_ms), ceil(pace))
+
+    def _pace_of(self, progress: Progress) -> float:
+        """Milliseconds per token: the request's own, drawn to the average while it has shown little. The first steps of
+        a burst carry the prompts of others and tell nothing of those that follow."""
+        own, typical = progress.ms_per_token, self.ms_per_token
+        if own is None:
+            return _PRIOR_MS_PER_TOKEN if typical is None else typical
+        if typical is None:
+            return own
+        decoded = progress.generated_tokens - progress.first_tokens
+        return (progress.decode_ms + _AVERAGE_WEIGHT_TOKENS * typical) / (decoded + _AVERAGE_WEIGHT_TOKENS)
 
 
 def _moved(average: float | None, newest: float) -> float:

@@ -83,6 +83,23 @@ def test_a_long_wait_for_the_first_token_is_no_slow_decoding() -> None:
     assert wait(ledger, "r", now_ms=20_020) <= 1.25 * 98 * 20 + 2
 
 
+def test_two_slow_tokens_do_not_outweigh_what_finished_requests_showed() -> None:
+    ledger = TokenLedger(10, 16)
+    ledger.reserve("done", prompt_tokens=60, output_tokens=100, now_ms=0)
+    ledger.progress("done", 1, now_ms=0)
+    ledger.progress("done", 100, now_ms=990)  # 10 ms a token
+    ledger.settle("done")
+    waits = []
+    for index, tokens in enumerate((3, 50)):
+        ledger.reserve(f"live-{index}", prompt_tokens=60, output_tokens=100, now_ms=0)
+        ledger.progress(f"live-{index}", 1, now_ms=0)
+        ledger.progress(f"live-{index}", tokens, now_ms=(tokens - 1) * 1000)
+        waits.append(wait(ledger, "r", now_ms=(tokens - 1) * 1000))
+        ledger.settle(f"live-{index}")
+    assert waits[0] < 97 * 1000 / 4
+    assert waits[1] > 30_000
+
+
 def test_a_request_that_outlives_the_expectation_is_expected_to_go_on() -> None:
     ledger = TokenLedger(10, 16)
     ledger.reserve("done", prompt_tokens=60, output_tokens=100, now_ms=0)
