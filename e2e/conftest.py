@@ -14,9 +14,6 @@ from harness.dump import dump
 from harness.install import Installed, install
 from harness.tiny import Tiny
 
-_FAILED = pytest.StashKey[bool]()
-
-
 TEST_S = 900
 """No test may take longer, however busy the host is."""
 
@@ -30,8 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.failed:
-        item.stash[_FAILED] = True
+    fixtures: dict[str, object] = getattr(item, "funcargs", {})
+    opened, namespace = fixtures.get("cluster"), fixtures.get("namespace")
+    if report.failed and report.when != "teardown" and isinstance(opened, Cluster):
+        folder = dump(opened, item.name, *([namespace] if isinstance(namespace, str) else []))
+        report.sections.append(("events, logs and objects", f"{folder.relative_to(REPOSITORY)}/"))
     return report
 
 
@@ -48,11 +48,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def chart(cluster: Cluster) -> Installed:
     """The chart, installed from nothing."""
-    try:
-        return install(cluster)
-    except Exception as error:
-        folder = dump(cluster, "install")
-        raise AssertionError(f"the chart did not install; see {folder.relative_to(REPOSITORY)}/") from error
+    return install(cluster)
 
 
 @pytest.fixture(scope="session")
@@ -64,15 +60,11 @@ def tiny(cluster: Cluster, chart: Installed) -> Tiny:
 
 
 @pytest.fixture
-def namespace(request: pytest.FixtureRequest, cluster: Cluster, chart: Installed) -> Iterator[str]:
+def namespace(cluster: Cluster, chart: Installed) -> Iterator[str]:
     """A namespace that enforces Pod Security "restricted", with the weights bound to a claim."""
     name = f"e2e-{uuid.uuid4().hex[:8]}"
     cluster.apply(objects.namespace(name))
     cluster.apply(*objects.weights_volume(name))
     yield name
-    if request.node.stash.get(_FAILED, False):
-        folder = dump(cluster, request.node.name, name)
-        request.node.add_report_section("teardown", "dump", f"see {folder.relative_to(REPOSITORY)}/")
-        print(f"\nevents, logs and objects: {folder.relative_to(REPOSITORY)}/")
     cluster.delete("namespace", name, wait=False)
     cluster.delete("persistentvolume", objects.volume_name(name), wait=False)

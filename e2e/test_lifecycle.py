@@ -10,7 +10,7 @@ from harness.cluster import Cluster
 from harness.dump import SYSTEM
 from harness.serving import wait_answers
 from harness.tiny import MAX_MODEL_LEN, NAME, READY_S, Tiny, start_tiny
-from harness.tokens import wait_all_free
+from harness.tokens import pools, wait_all_free
 from harness.waiting import eventually
 from kvbudget.contract import LABEL_SERVICE
 from loadgen import Job, load, run_to_end
@@ -63,11 +63,12 @@ def test_the_operator_killed_at_any_moment_changes_nothing_in_the_end(
     assert counts == dict.fromkeys(CHILDREN, 1) | {"pods": 2}
 
 
-def test_a_worker_killed_in_mid_stream_is_an_error_to_its_client_and_the_next_one_starts_empty(
+def test_a_worker_killed_in_mid_stream_is_an_error_to_its_client_and_every_page_comes_back(
     cluster: Cluster, namespace: str, tiny: Tiny
 ) -> None:
-    url = start_tiny(cluster, namespace, tiny, replicas=1)
-    (victim,) = cluster.pods_of(NAME, namespace)
+    url = start_tiny(cluster, namespace, tiny, replicas=2)
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.pods_of(NAME, namespace)}
+    killed: list[str] = []
     job = Job(prompt_tokens=48, output_tokens=MAX_MODEL_LEN - 48)
     body = {"model": NAME, "prompt": job.prompt(), "max_tokens": job.output_tokens, "stream": True, "ignore_eos": True}
 
@@ -75,15 +76,19 @@ def test_a_worker_killed_in_mid_stream_is_an_error_to_its_client_and_the_next_on
         with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30, trust_env=False) as answer:
             lines = answer.iter_lines()
             next(lines)
-            cluster.kubectl("delete", "pod", victim["metadata"]["name"], "-n", namespace, "--grace-period=0", "--force")
+            killed.extend(pool.pod for pool in pools(cluster, NAME, namespace) if pool.reserved)
+            assert len(killed) == 1, "one stream holds tokens of one worker"
+            cluster.kubectl("delete", "pod", killed[0], "-n", namespace, "--grace-period=0", "--force")
             for line in lines:
                 assert line != "data: [DONE]", "the stream ended as if it were whole"
 
     with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
         read_until_killed()
+    report = run_to_end(url, NAME, [Job(16, 16, seed) for seed in range(8)], concurrency=4)
+    assert report.complete == 8, "the other worker serves on"
 
     def replaced() -> bool:
-        assert victim["metadata"]["uid"] not in pod_uids(cluster, namespace)
+        assert uids[killed[0]] not in pod_uids(cluster, namespace)
         return True
 
     eventually(replaced, 60, "another pod")

@@ -5,10 +5,9 @@
 
 KIND_DIR=$root/e2e/kind
 KUBERNETES_VERSION=v1.34.4
-CLUSTER=${KVBUDGET_CLUSTER:-kvbudget}
+CLUSTER=kvbudget
 GPU_NODE=$CLUSTER-worker
 KUBECONFIG=$CACHE/kubeconfig
-[ "$CLUSTER" = kvbudget ] || KUBECONFIG=$KUBECONFIG-$CLUSTER # a second cluster beside the usual one
 export PATH=$BIN:$PATH:/usr/sbin:/sbin KUBECONFIG KIND_DIR KUBERNETES_VERSION CLUSTER GPU_NODE
 
 own_socket=$CACHE/docker.sock
