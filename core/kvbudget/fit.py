@@ -3,6 +3,7 @@
 from kvbudget.budget import Budget
 from kvbudget.errors import Problem
 from kvbudget.facts import Facts, length_limit
+from kvbudget.quantity import format_bytes
 from kvbudget.remedies import Remedy, remedies, sentence
 
 CHECK = "BudgetTooSmall"
@@ -20,7 +21,9 @@ def problem(facts: Facts, *, apply: bool) -> tuple[Problem | None, tuple[Remedy,
         return None, ()
     found = remedies(facts.service, gpu_class, budget, _goal(facts, budget))
     pages = budget.pages_for(tokens)
-    need = f"{tokens} tokens need {pages} page{'' if pages == 1 else 's'} ({_size(pages * budget.worst.page_bytes)}"
+    need = (
+        f"{tokens} tokens need {pages} page{'' if pages == 1 else 's'} ({format_bytes(pages * budget.worst.page_bytes)}"
+    )
     text = f"{need} at {budget.kv_bytes_per_token} B per token); {arithmetic(budget, gpu_class.metadata.name)}."
     path = "spec.gpu.class" if wanted is None else "spec.maxModelLen"
     return Problem(path, text + sentence(found, apply=apply), CHECK), found
@@ -67,7 +70,3 @@ def arithmetic(budget: Budget, class_name: str) -> str:
         f"class {class_name} gives{where} {number(inputs.memory_bytes)} {unit} × {inputs.memory_percent}% − {terms} "
         f"= {budget.pages} pages{held}"
     )
-
-
-def _size(size: int) -> str:
-    return f"{size / _GIB:.2f} GiB" if size >= _GIB else f"{size / _MIB:.2f} MiB"

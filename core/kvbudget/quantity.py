@@ -61,17 +61,24 @@ def parse_int(text: str, path: str = "") -> int:
 
 
 def format_bytes(n: int) -> str:
-    """``n`` bytes for people: two decimals, rounded down (so that a budget never looks larger than it is).
+    """``n`` bytes for people: two decimals, to the nearest, as in every text of a budget.
 
-    >>> format_bytes(512), format_bytes(1536), format_bytes(-1536), format_bytes(85028077568)
-    ('512 B', '1.50 KiB', '-1.50 KiB', '79.18 GiB')
+    >>> format_bytes(512), format_bytes(1536), format_bytes(-1536), format_bytes(85028077568), format_bytes(2**20 - 1)
+    ('512 B', '1.50 KiB', '-1.50 KiB', '79.19 GiB', '1.00 MiB')
     """
     size, sign = abs(n), "-" if n < 0 else ""
     if size < 1024:
         return f"{sign}{size} B"
     power = min((size.bit_length() - 1) // 10, 6)
-    hundredths = size * 100 >> 10 * power
+    hundredths = _nearest_hundredths(size, power)
+    if hundredths == 102400 and power < 6:
+        power, hundredths = power + 1, 100
     return f"{sign}{hundredths // 100}.{hundredths % 100:02d} {'KMGTPE'[power - 1]}iB"
+
+
+def _nearest_hundredths(size: int, power: int) -> int:
+    unit = 1 << 10 * power
+    return (size * 100 + unit // 2) // unit
 
 
 def to_quantity(n: int) -> str:

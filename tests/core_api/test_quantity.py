@@ -96,20 +96,33 @@ def test_writing_and_reading_gives_the_same_number(value: int) -> None:
 
 
 @given(st.integers(1, 2**60), st.integers(0, 2**60))
-def test_shown_bytes_never_exceed_the_truth_and_keep_their_order(low: int, more: int) -> None:
-    assert _shown(low) <= low
+def test_shown_bytes_are_the_nearest_and_keep_their_order(low: int, more: int) -> None:
+    unit = 1 << 10 * _power(quantity.format_bytes(low))
+    assert abs(_shown(low) - low) <= Fraction(unit, 200)
     assert _shown(low) <= _shown(low + more)
 
 
+def _power(text: str) -> int:
+    unit = text.split()[1]
+    return 0 if unit == "B" else "KMGTPE".index(unit[0]) + 1
+
+
 def _shown(value: int) -> Fraction:
-    number, unit = quantity.format_bytes(value).split()
-    power = 0 if unit == "B" else "KMGTPE".index(unit[0]) + 1
-    return Fraction(number) * (1 << 10 * power)
+    text = quantity.format_bytes(value)
+    return Fraction(text.split()[0]) * (1 << 10 * _power(text))
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (2**30 - 1, "1023.99 MiB"), (2**40, "1.00 TiB"), (-5, "-5 B")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (2**30 - 2**13, "1023.99 MiB"),
+        (2**30 - 1, "1.00 GiB"),
+        (2**40, "1.00 TiB"),
+        (-5, "-5 B"),
+    ],
 )
 def test_bytes_are_shown_in_the_largest_unit_below_them(value: int, text: str) -> None:
     assert quantity.format_bytes(value) == text
