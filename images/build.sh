@@ -47,6 +47,10 @@ prepare() { # IMAGE: its dependencies at prepared/dependencies in its folder, ke
   echo "$key" >"$at/key"
 }
 
+size_of() { # TAG
+  echo "$(($(docker image inspect -f '{{.Size}}' "$1") >> 20)) MiB"
+}
+
 build() { # IMAGE PACKAGE…: sources below the repository
   local image=$1 tag=kvbudget/$1:dev$variant key at=$work/$1$variant context sources
   context=$at/context
@@ -54,7 +58,7 @@ build() { # IMAGE PACKAGE…: sources below the repository
   mapfile -t sources < <(find "$@" -type f -not -path '*/__pycache__/*' | LC_ALL=C sort)
   key=$(digest "requirements/$image.txt" images/*.py "images/$image.Dockerfile" pyproject.toml "${sources[@]}")-$device-$(sha256sum <<<"$wheel $index $base" | cut -c1-8)
   if [ "$(docker image inspect -f "{{index .Config.Labels \"$label\"}}" "$tag" 2>/dev/null)" = "$key" ]; then
-    step "$tag is fresh"
+    step "$tag is fresh ($(size_of "$tag"))"
     return 0
   fi
   prepare "$image"
@@ -66,7 +70,7 @@ build() { # IMAGE PACKAGE…: sources below the repository
   logged "docker build $tag" "image-$image.log" docker build --label "$label=$key" --build-arg "BASE=$base" --build-arg "DEVICE=$device" \
     -f "$context/images/$image.Dockerfile" -t "$tag" "$context"
   rm -rf "$context"
-  step "$tag: $(($(docker image inspect -f '{{.Size}}' "$tag") >> 20)) MiB"
+  step "$tag: $(size_of "$tag")"
 }
 
 [ $# -gt 0 ] || set -- operator worker
