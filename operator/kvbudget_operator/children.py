@@ -28,9 +28,8 @@ from kvbudget.contract import (
 from kvbudget.gpu import CPU_PROCESS_BYTES, CPU_RESOURCE
 from kvbudget.plan import Plan
 from kvbudget_operator import names
+from kvbudget_operator.objects import Object
 from kvbudget_operator.settings import WorkerImage
-
-Object = dict[str, Any]
 
 START_SECONDS = 1800
 """A pod that is not ready after this is restarted: loading weights takes minutes, not half an hour."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from kvbudget.errors import KvbudgetError
 from kvbudget_operator import certs
 from kvbudget_operator.certs import Pair
-from kvbudget_operator.client import ApiError, Client, Object, Ref
+from kvbudget_operator.client import ApiError, Client, Ref
 from kvbudget_operator.metrics import AdmissionMetrics
 from kvbudget_operator.names import MANAGED_BY
+from kvbudget_operator.objects import Object
 from kvbudget_operator.settings import AdmissionSettings
 
 logger = logging.getLogger(__name__)

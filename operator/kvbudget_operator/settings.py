@@ -29,7 +29,10 @@ RESYNC_SECONDS = 300.0
 DEMAND_SECONDS = 15.0
 """Shortest time between two writes of ``status.demand`` of one service."""
 RECONCILE_WORKERS = 4
+SCALING_WRITES = 3
+"""Services whose replicas are changed at the same time."""
 CLIENT_THREADS = 8
+"""One for each of the two above, and one for an event."""
 REQUEST_TIMEOUT_SECONDS = 20.0
 EXIT_TIMEOUT_SECONDS = 25.0
 """Below the pod's grace period of 30 s."""
