@@ -41,7 +41,7 @@ class FakeWorker:
 
     def exposition(self) -> str:
         values = {
-            contract.KV_TOKENS_TOTAL: self.pages * self.plan.kv.page_tokens,
+            contract.KV_TOKENS: self.pages * self.plan.kv.page_tokens,
             contract.KV_TOKENS_RESERVED: self.reserved,
             contract.QUEUED_TOKENS: self.queued,
             contract.REFUSED_DEMAND: self.refused,
