@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kvbudget import quantity
 from kvbudget.errors import Problem
 from kvbudget.facts import Facts, length_limit
 from kvbudget.parameters import checkpoint_agrees
 from kvbudget.plan import Plan
+from kvbudget.resources import own_resources
 from kvbudget.shape import ModelShape
 from kvbudget.sizing import Sizing
 
@@ -148,6 +150,33 @@ def _drain(it: Accepted) -> Iterator[Problem]:
         yield Problem("spec.drain.timeoutSeconds", reason, "DrainTooShort")
 
 
+def _replaced(it: Accepted) -> Iterator[Problem]:
+    """What the class gives takes the place of what the pod template says."""
+    pod, gpu_class = it.facts.service.spec.pod_template, it.facts.gpu_class
+    if pod is None or gpu_class is None:
+        return
+    why = f"which class {gpu_class.metadata.name} needs; remove it, or name another class"
+    for key, value in (gpu_class.spec.node_selector or {}).items():
+        given = (pod.node_selector or {}).get(key, value)
+        if given != value:
+            path = f"spec.podTemplate.nodeSelector.{key}"
+            yield Problem(path, f"{given} is replaced by {value}, {why}", "PodTemplateReplaced")
+    if pod.resources is None:
+        return
+    for part, quantities in (("requests", pod.resources.requests), ("limits", pod.resources.limits)):
+        for name, value in own_resources(it.plan).items():
+            given = (quantities or {}).get(name, value)
+            if not _are_equal(given, value):
+                path = f"spec.podTemplate.resources.{part}.{name}"
+                yield Problem(path, f"{given} is replaced by {value}, {why}", "PodTemplateReplaced")
+
+
+def _are_equal(one: str, other: str) -> bool:
+    """Whether two quantities are the same number (``1Gi`` and ``1024Mi``)."""
+    (numerator, denominator), (others_numerator, others_denominator) = map(quantity.parse_ratio, (one, other))
+    return numerator * others_denominator == others_numerator * denominator
+
+
 _ADVICE: Final[tuple[Callable[[Accepted], Iterator[Problem]], ...]] = (
     _few_sequences,
     _stretched,
@@ -157,4 +186,5 @@ _ADVICE: Final[tuple[Callable[[Accepted], Iterator[Problem]], ...]] = (
     _replicas_below_traffic,
     _queue,
     _drain,
+    _replaced,
 )

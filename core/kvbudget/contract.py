@@ -145,7 +145,7 @@ REQ_GENERATION = _v("request_generation_tokens", "histogram", "Generated tokens 
 REQ_MAX_TOKENS = _v("request_params_max_tokens", "histogram", "max_tokens per request.", (), _TOKENS)
 REQ_N = _v("request_params_n", "histogram", "n per request.", (), (1, 2, 5, 10, 20))
 
-KV_TOKENS_TOTAL = Metric("kvbudget_kv_tokens", "gauge", "KV tokens that this worker's pool can hold.", ("model_name",))
+KV_TOKENS = Metric("kvbudget_kv_tokens", "gauge", "KV tokens that this worker's pool can hold.", ("model_name",))
 KV_TOKENS_RESERVED = Metric(
     "kvbudget_kv_tokens_reserved",
     "gauge",
@@ -201,4 +201,45 @@ MEASURED_FREE_BYTES = Metric(
 )
 PLAN_INFO = Metric("kvbudget_plan_info", "gauge", "The Plan that this worker serves; always 1.", ("model_name", "plan"))
 
-WORKER_METRICS: tuple[Metric, ...] = tuple(m for m in list(globals().values()) if isinstance(m, Metric))
+WORKER_METRICS: tuple[Metric, ...] = (
+    NUM_RUNNING,
+    NUM_WAITING,
+    KV_USAGE,
+    KV_USAGE_OLD,
+    PREFIX_QUERIES,
+    PREFIX_HITS,
+    PROMPT_TOKENS,
+    GENERATION_TOKENS,
+    PREEMPTIONS,
+    REQUEST_SUCCESS,
+    REJECTIONS,
+    CACHE_CONFIG,
+    ITERATION_TOKENS,
+    TTFT,
+    ITL,
+    ITL_OLD,
+    E2E_LATENCY,
+    QUEUE_TIME,
+    PREFILL_TIME,
+    DECODE_TIME,
+    INFERENCE_TIME,
+    REQ_PROMPT,
+    REQ_GENERATION,
+    REQ_MAX_TOKENS,
+    REQ_N,
+    KV_TOKENS,
+    KV_TOKENS_RESERVED,
+    KV_TOKENS_USED,
+    QUEUED_TOKENS,
+    REFUSED_TOKENS,
+    REFUSED_DEMAND,
+    HOLDING_SECONDS,
+    DRAIN_ABORTED,
+    DRAINING,
+    MEASURED_WEIGHT_BYTES,
+    MEASURED_PAGE_BYTES,
+    MEASURED_PAGES,
+    MEASURED_FREE_BYTES,
+    PLAN_INFO,
+)
+"""Everything that a worker exposes; a test finds a metric above that is not here."""

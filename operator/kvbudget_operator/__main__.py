@@ -21,11 +21,11 @@ from kvbudget_operator.metrics import AdmissionMetrics, OperatorMetrics
 from kvbudget_operator.preflight import Preflight
 from kvbudget_operator.settings import (
     CLIENT_THREADS,
-    ENV_LOG_FORMAT,
     EXIT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
     AdmissionSettings,
     OperatorSettings,
+    is_json_log,
 )
 
 _WATCH_WORKERS = 32
@@ -64,7 +64,7 @@ def admission() -> None:
     "--timeout-seconds", envvar="KVBUDGET_VERIFY_TIMEOUT_SECONDS", type=float, default=180.0, show_default=True
 )
 def verify_webhook(namespace: str, timeout_seconds: float) -> None:
-    """Wait until a dry-run create passes through the webhook."""
+    """Wait until the webhook answers a dry-run create."""
 
     async def work(_: Mapping[str, str]) -> int:
         await verify.verify(_connect(), namespace, timeout_seconds)
@@ -152,15 +152,14 @@ def _connect() -> Client:
 
 def _run(work: Callable[[Mapping[str, str]], Awaitable[int]]) -> None:
     """Run to the end; what a person can correct is one line on standard error, not a traceback."""
-    is_json = os.environ.get(ENV_LOG_FORMAT) == "json"
-    kopf.configure(log_format=kopf.LogFormat.JSON if is_json else kopf.LogFormat.FULL)
-    for noise in ("kopf.activities", "kopf.objects"):  # one line for each event of each child
-        logging.getLogger(noise).setLevel(logging.WARNING)
 
     async def main() -> int:
         return await work(os.environ)
 
     try:
+        kopf.configure(log_format=kopf.LogFormat.JSON if is_json_log(os.environ) else kopf.LogFormat.FULL)
+        for noise in ("kopf.activities", "kopf.objects"):  # one line for each event of each child
+            logging.getLogger(noise).setLevel(logging.WARNING)
         code = asyncio.run(main())
     except InputError as error:
         click.echo(f"kvbudget-operator: {error}", err=True)

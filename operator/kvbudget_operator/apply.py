@@ -10,8 +10,9 @@ from typing import Any
 
 from kvbudget.contract import GROUP
 from kvbudget.errors import KvbudgetError
-from kvbudget_operator.client import ApiError, Client, Object, Ref
+from kvbudget_operator.client import ApiError, Client, Ref
 from kvbudget_operator.gather import controller_uid
+from kvbudget_operator.objects import Object
 
 ANNOTATION_APPLIED = f"{GROUP}/applied"
 """Hash of what was applied last. With a live object that still holds all of it, another apply would change nothing."""

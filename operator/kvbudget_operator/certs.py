@@ -41,7 +41,7 @@ class Pair:
     bundle: bytes
 
     def secret_data(self) -> dict[str, str]:
-        """``data`` of a Secret of type kubernetes.io/tls."""
+        """``data`` of the Secret: the names of type kubernetes.io/tls, and the bundle under cert-manager's name."""
         parts = {KEY_CERTIFICATE: self.certificate, KEY_PRIVATE: self.key, KEY_BUNDLE: self.bundle}
         return {name: base64.b64encode(part).decode() for name, part in parts.items()}
 

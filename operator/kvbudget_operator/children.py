@@ -25,12 +25,11 @@ from kvbudget.contract import (
     WORKER_CONTAINER,
     WORKER_PORT,
 )
-from kvbudget.gpu import CPU_PROCESS_BYTES, CPU_RESOURCE
 from kvbudget.plan import Plan
+from kvbudget.resources import has_device, host_memory_bytes, own_resources
 from kvbudget_operator import names
+from kvbudget_operator.objects import Object
 from kvbudget_operator.settings import WorkerImage
-
-Object = dict[str, Any]
 
 START_SECONDS = 1800
 """A pod that is not ready after this is restarted: loading weights takes minutes, not half an hour."""
@@ -40,6 +39,10 @@ VOLUME_PLAN = "kvbudget-plan"
 _VOLUME_WEIGHTS = "kvbudget-weights"
 _VOLUME_TMP = "kvbudget-tmp"
 _VOLUME_SHM = "kvbudget-shm"
+_TMP_SIZE = "2Gi"
+"""HOME and compiled kernels; a pod that writes more is evicted instead of filling the node's disk."""
+_SHM_SIZE = "1Gi"
+"""Counts as the container's memory, so without a limit it would be half of the node's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,9 @@ def config_map_name(workload: Mapping[str, Any]) -> str | None:
 def deployment(service: LLMService, gpu_class: GPUClass, plan: Plan, replicas: int, worker: WorkerImage) -> Object:
     """The workers. maxSurge is 0: there may be no free GPU to surge for.
 
-    What ``spec.podTemplate`` gives is added; where both set a value, ours wins, except for a CPU class's CPU
-    request, the spread over nodes, and HOME and TRITON_CACHE_DIR, which are only defaults.
+    What ``spec.podTemplate`` gives is added; where both set a value, ours wins (and the checks have told so), except
+    for the request of host memory, a CPU class's CPU request, the spread over nodes, and HOME and TRITON_CACHE_DIR,
+    which are only defaults.
     """
     owner = Owner(service.metadata.name, service.metadata.namespace, service.metadata.uid)
     spec = {
@@ -191,7 +195,7 @@ def _spread(name: str, extra: PodTemplate) -> list[Object]:
 
 def _container(service: LLMService, plan: Plan, extra: PodTemplate, worker: WorkerImage) -> Object:
     env: dict[str, Object] = {"HOME": {"name": "HOME", "value": "/tmp"}}
-    if _has_device(plan):
+    if has_device(plan):
         env["TRITON_CACHE_DIR"] = {"name": "TRITON_CACHE_DIR", "value": "/tmp/triton"}
     env |= {entry["name"]: entry for entry in _dump(extra.env)}
     env[ENV_PLAN] = {"name": ENV_PLAN, "value": f"{PLAN_DIR}/{PLAN_FILE}"}
@@ -220,14 +224,10 @@ def _container(service: LLMService, plan: Plan, extra: PodTemplate, worker: Work
             {"name": VOLUME_PLAN, "mountPath": PLAN_DIR, "readOnly": True},
             {"name": _VOLUME_WEIGHTS, "mountPath": _weights_mount(service, plan), "readOnly": True},
             {"name": _VOLUME_TMP, "mountPath": "/tmp"},
-            *([{"name": _VOLUME_SHM, "mountPath": "/dev/shm"}] if _has_device(plan) else []),
+            *([{"name": _VOLUME_SHM, "mountPath": "/dev/shm"}] if has_device(plan) else []),
             *_dump(extra.volume_mounts),
         ],
     }
-
-
-def _has_device(plan: Plan) -> bool:
-    return plan.gpu.resource_name != CPU_RESOURCE
 
 
 def _weights_mount(service: LLMService, plan: Plan) -> str:
@@ -245,15 +245,15 @@ def _probe(path: str, *, period: int, failures: int) -> Object:
 
 
 def _resources(plan: Plan, extra: PodTemplate) -> Object:
-    """A device class: the device. A CPU class: CPUs asked for, and the class's memory plus the process as the limit."""
-    count = str(plan.gpu.count)
+    """A device class: the device, and host memory as a request. A CPU class: CPUs as a request, and the class's memory
+    plus the process as the limit. Requests are defaults: a limit alone is a request too, as everywhere."""
     requests: Object = dict((extra.resources and extra.resources.requests) or {})
     limits: Object = dict((extra.resources and extra.resources.limits) or {})
-    if _has_device(plan):
-        own = {plan.gpu.resource_name: count}
+    if has_device(plan):
+        requests.setdefault("memory", limits.get("memory", str(host_memory_bytes(plan))))
     else:
-        own = {"memory": str(plan.budget.gpu_memory_bytes + CPU_PROCESS_BYTES)}
-        requests.setdefault("cpu", limits.get("cpu", count))
+        requests.setdefault("cpu", limits.get("cpu", str(plan.gpu.count)))
+    own = dict(own_resources(plan))
     return {"requests": requests | own, "limits": limits | own}
 
 
@@ -268,9 +268,11 @@ def _volumes(service: LLMService, plan: Plan) -> list[Object]:
     volumes: list[Object] = [
         {"name": VOLUME_PLAN, "configMap": {"name": names.config_map(service.metadata.name, plan.hash())}},
         {"name": _VOLUME_WEIGHTS, **weights},
-        {"name": _VOLUME_TMP, "emptyDir": {}},
+        {"name": _VOLUME_TMP, "emptyDir": {"sizeLimit": _TMP_SIZE}},
     ]
-    return volumes + ([{"name": _VOLUME_SHM, "emptyDir": {"medium": "Memory"}}] if _has_device(plan) else [])
+    return volumes + (
+        [{"name": _VOLUME_SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZE}}] if has_device(plan) else []
+    )
 
 
 def _dump(models: Iterable[BaseModel] | None) -> list[Object]:

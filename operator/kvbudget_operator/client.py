@@ -17,13 +17,11 @@ import urllib3.exceptions
 
 from kvbudget.contract import API_VERSION, FIELD_MANAGER
 from kvbudget.errors import InputError, KvbudgetError
+from kvbudget_operator.objects import Object
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-
-Object = dict[str, Any]
-"""A Kubernetes object, as decoded JSON."""
 
 _PLURALS: Mapping[tuple[str, str], str] = {
     (API_VERSION, "LLMService"): "llmservices",

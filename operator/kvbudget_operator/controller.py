@@ -5,26 +5,36 @@ Nothing here is a decision. What is remembered between reconciles is only to wri
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from kvbudget.api import LLMServiceStatus
 from kvbudget.errors import KvbudgetError
+from kvbudget.scaling import Decision
 from kvbudget_operator import status
 from kvbudget_operator.apply import NameTaken, StillLeaving, apply_children
 from kvbudget_operator.children import Owner, config_map_name
-from kvbudget_operator.client import ApiError, Client, Object, Ref
+from kvbudget_operator.client import ApiError, Client, Ref
 from kvbudget_operator.events import event
-from kvbudget_operator.gather import Indexes, Key, Snapshot, child_key, gather
+from kvbudget_operator.gather import Indexes, Key, Snapshot, child_key, gather, workers
 from kvbudget_operator.metrics import OperatorMetrics
+from kvbudget_operator.objects import Object
 from kvbudget_operator.observe import Observation, demand_to_write, is_driver, observe
 from kvbudget_operator.pods import drain_aborted
 from kvbudget_operator.queue import WorkQueue
 from kvbudget_operator.reconcile import Actions, Deletion, decide, is_deleting
 from kvbudget_operator.scaler import Scaler
 from kvbudget_operator.scrape import Scraper
-from kvbudget_operator.settings import DEMAND_SECONDS, RECONCILE_WORKERS, RESYNC_SECONDS, OperatorSettings
+from kvbudget_operator.settings import (
+    DEMAND_SECONDS,
+    RECONCILE_WORKERS,
+    RESYNC_SECONDS,
+    SCALING_WRITES,
+    OperatorSettings,
+)
 from kvbudget_operator.status import Notice, Outcome
 
 logger = logging.getLogger(__name__)
@@ -37,14 +47,16 @@ _TOLD_PODS = 1000
 @dataclass
 class _View:
     """What was last made of one service. ``seen`` is the resourceVersion from which ``written`` was made: while the
-    watch still shows it, ``written`` is the newer status."""
+    watch still shows it, ``written`` is the newer status. ``scaled`` likewise: the one from which the replicas were
+    last changed."""
 
     uid: str
-    actions: Actions
+    actions: Actions | None = None
     observation: Observation | None = None
     demand_written_at: float = float("-inf")
     seen: str = ""
     written: LLMServiceStatus | None = None
+    scaled: str = ""
 
 
 class Controller:
@@ -56,9 +68,11 @@ class Controller:
         self._metrics = metrics
         self._indexes: Indexes | None = None
         self._views: dict[Key, _View] = {}
-        self._told: dict[str, None] = {}  # pods whose last words were told, in order
+        self._told: deque[str] = deque(maxlen=_TOLD_PODS)  # uids of pods whose last words were told; the oldest go
+        self._scaling: dict[Key, asyncio.Task[None]] = {}
+        self._scaling_slots = asyncio.Semaphore(SCALING_WRITES)
         self._scaler = Scaler(client, scrape_seconds=settings.scrape_seconds)
-        self._scraper = Scraper(self._pods, every_seconds=settings.scrape_seconds)
+        self._scraper = Scraper(lambda: workers(self.indexes), every_seconds=settings.scrape_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self.queue: WorkQueue[Key] = WorkQueue(self.reconcile, workers=RECONCILE_WORKERS, observer=metrics)
         self.stopped = asyncio.Event()
@@ -89,9 +103,10 @@ class Controller:
 
     async def stop(self) -> None:
         """End the loops; a write in flight is finished by its thread."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._scaling.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, key: Key) -> None:
         """Something about this service changed."""
@@ -102,12 +117,12 @@ class Controller:
         key = child_key(pod["metadata"])
         requests, uid = drain_aborted(pod), str(pod["metadata"]["uid"])
         if requests and uid not in self._told:
-            self._told = dict.fromkeys([*self._told, uid][-_TOLD_PODS:])
-            note = f"pod {pod['metadata']['name']} cut off {requests} requests: its drain took longer than "
-            service = gather(self.indexes, key)
-            if service is not None:
+            snapshot = gather(self.indexes, key)
+            if snapshot is not None and snapshot.is_worker(pod):
+                self._told.append(uid)
+                note = f"pod {pod['metadata']['name']} cut off {requests} requests: its drain took longer than "
                 notice = Notice("Warning", "DrainAborted", note + "spec.drain.timeoutSeconds")
-                await self._post(Owner.of(service.service), notice)
+                await self._post(Owner.of(snapshot.service), notice)
         self.queue.add(key)
 
     def add_users(self, gpu_class: str) -> None:
@@ -222,52 +237,72 @@ class Controller:
             logger.warning("event %s about %s/%s was lost: %s", notice.reason, owner.namespace, owner.name, error)
 
     async def _after_round(self) -> None:
-        """All workers were read: scale, and reconcile the services about which there is news."""
+        """All workers were read: scale, and reconcile the services about which there is news. Waits for no request, and
+        what goes wrong with one service is that service's alone."""
         self._metrics.scraped(len(self._scraper.readings))
         uids = []
         for key in list(self.indexes.services):
             snapshot = gather(self.indexes, key)
             view = self._views.get(key)
-            if snapshot is None or view is None or is_deleting(snapshot.service):
+            if snapshot is None or view is None or view.actions is None or is_deleting(snapshot.service):
                 continue
             uids.append(view.uid)
-            try:
-                await self._look(key, _with_written_status(snapshot, view), view)
-            except ApiError as error:
-                logger.warning("scaling of %s/%s failed and is decided again: %s", *key, error)
+            with _told_of(key):
+                self._look(key, _with_written_status(snapshot, view), view, view.actions)
         self._scaler.forget_all_but(uids)
 
-    async def _look(self, key: Key, snapshot: Snapshot, view: _View) -> None:
+    def _look(self, key: Key, snapshot: Snapshot, view: _View, actions: Actions) -> None:
+        """Observe and decide; a change of replicas is begun, unless the last one is still on its way."""
         loop_time = asyncio.get_running_loop().time()
         readings = self._scraper.readings
-        service = view.actions.service
+        service = actions.service
         decision = self._scaler.look(snapshot, service, readings, int(loop_time * 1000))
         before = view.observation
-        view.observation = observe(snapshot.pods, readings, view.actions.plan, decision)
+        view.observation = observe(snapshot.pods, readings, actions.plan, decision)
         may_write = loop_time - view.demand_written_at >= DEMAND_SECONDS
         is_due = demand_to_write(snapshot.status.demand, view.observation.demand, may_write) != snapshot.status.demand
         if is_due or before is None or replace(before, demand=None) != replace(view.observation, demand=None):
             self.queue.add(key)
-        if is_driver(service) and decision.desired != decision.current and "replicas" in snapshot.service["spec"]:
-            await self._scaler.act(snapshot, decision, readings, _rfc3339(datetime.now(UTC)))
-            self._metrics.wrote("replicas")
-            note = f"{decision.current} → {decision.desired} replicas: {decision.message}"
-            await self._post(Owner.of(snapshot.service), Notice("Normal", decision.reason, note))
+        is_wanted = (
+            is_driver(service) and decision.desired != decision.current and "replicas" in snapshot.service["spec"]
+        )
+        version = snapshot.service["metadata"]["resourceVersion"]
+        if is_wanted and key not in self._scaling and version != view.scaled:
+            task = asyncio.create_task(self._scale(key, snapshot, decision, view), name=f"scale {key[0]}/{key[1]}")
+            self._scaling[key] = task
+            task.add_done_callback(lambda _: self._scaling.pop(key, None))
 
-    def _pods(self) -> Iterable[Object]:
-        return [pod for key in list(self.indexes.pods) for pod in self.indexes.pods.get(key, ())]
+    async def _scale(self, key: Key, snapshot: Snapshot, decision: Decision, view: _View) -> None:
+        async with self._scaling_slots:
+            with _told_of(key):
+                await self._scaler.act(snapshot, decision, self._scraper.readings, _rfc3339(datetime.now(UTC)))
+                view.scaled = snapshot.service["metadata"]["resourceVersion"]
+                self._metrics.wrote("replicas")
+                note = f"{decision.current} → {decision.desired} replicas: {decision.message}"
+                await self._post(Owner.of(snapshot.service), Notice("Normal", decision.reason, note))
 
     def _view(self, key: Key, snapshot: Snapshot) -> _View:
         uid = str(snapshot.service["metadata"]["uid"])
         view = self._views.get(key)
         if view is None or view.uid != uid:
-            view = self._views[key] = _View(uid, Actions(False, (), None, 0, None))
+            view = self._views[key] = _View(uid)
         return view
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             logger.critical("background task %s ended", task.get_name(), exc_info=task.exception())
             self.stopped.set()
+
+
+@contextmanager
+def _told_of(key: Key) -> Iterator[None]:
+    """What fails in the block is told with the service's name; the next round of readings decides again."""
+    try:
+        yield
+    except Exception as error:
+        is_bug = not isinstance(error, KvbudgetError)  # the others say all that there is to say
+        text = "scaling of %s/%s failed and is decided again: %s"
+        logger.log(logging.ERROR if is_bug else logging.WARNING, text, *key, error, exc_info=is_bug)
 
 
 def _with_written_status(snapshot: Snapshot, view: _View) -> Snapshot:

@@ -5,15 +5,16 @@ An index may lag behind the API server; every decision made from a Snapshot must
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kvbudget.api import LLMServiceStatus
 from kvbudget.contract import LABEL_PLAN, LABEL_SERVICE, WORKER_CONTAINER, WORKER_PORT
+from kvbudget_operator.objects import Object
 
-Object = dict[str, Any]
 Key = tuple[str, str]
 """Namespace and name of an LLMService: what the work queue holds."""
 Index = Mapping[Any, Iterable[Object]]
+_O = TypeVar("_O", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Indexes:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One service and everything of its. ``others``: its Services, ServiceAccounts and PodDisruptionBudgets."""
+    """One service and everything of its, found along controller references: an object that only bears our label is in
+    none of it. ``others``: its Services, ServiceAccounts and PodDisruptionBudgets."""
 
     service: Object
     gpu_class: Object | None
@@ -48,6 +50,10 @@ class Snapshot:
         """Everything that the service's controller reference may be on."""
         deployment = () if self.deployment is None else (self.deployment,)
         return (*deployment, *self.config_maps, *self.others)
+
+    def is_worker(self, pod: Mapping[str, Any]) -> bool:
+        """Whether a pod, also one that is gone, is or was one of the service's workers."""
+        return bool(_controlled_by([pod], *map(_uid, self.replica_sets)))
 
     @property
     def plans_in_use(self) -> frozenset[str]:
@@ -77,16 +83,23 @@ def gather(indexes: Indexes, key: Key) -> Snapshot | None:
         return None
     name = class_name(service)
     uid = service["metadata"]["uid"]
-    deployment = _first(indexes.deployments, key)
+    deployments = _controlled_by(indexes.deployments.get(key, ()), uid)
+    replica_sets = _controlled_by(indexes.replica_sets.get(key, ()), *map(_uid, deployments))
     return Snapshot(
         service=service,
         gpu_class=None if name is None else _first(indexes.gpu_classes, name),
-        deployment=deployment if deployment is not None and controller_uid(deployment) == uid else None,
-        replica_sets=tuple(indexes.replica_sets.get(key, ())),
-        config_maps=tuple(obj for obj in indexes.config_maps.get(key, ()) if controller_uid(obj) == uid),
-        others=tuple(obj for obj in indexes.others.get(key, ()) if controller_uid(obj) == uid),
-        pods=tuple(indexes.pods.get(key, ())),
+        deployment=next(iter(deployments), None),
+        replica_sets=replica_sets,
+        config_maps=_controlled_by(indexes.config_maps.get(key, ()), uid),
+        others=_controlled_by(indexes.others.get(key, ()), uid),
+        pods=_controlled_by(indexes.pods.get(key, ()), *map(_uid, replica_sets)),
     )
+
+
+def workers(indexes: Indexes) -> list[Object]:
+    """The worker pods of all services."""
+    snapshots = (gather(indexes, key) for key in list(indexes.services))
+    return [pod for snapshot in snapshots if snapshot is not None for pod in snapshot.pods]
 
 
 def service_key(metadata: Mapping[str, Any]) -> Key:
@@ -129,6 +142,14 @@ def slim_pod(body: Mapping[str, Any]) -> Object:
     ports = [port for each in containers if each["name"] == WORKER_CONTAINER for port in each.get("ports") or ()]
     obj["port"] = next((port["containerPort"] for port in ports if port.get("name") == "http"), WORKER_PORT)
     return obj
+
+
+def _controlled_by(objects: Iterable[_O], *uids: str) -> tuple[_O, ...]:
+    return tuple(obj for obj in objects if controller_uid(obj) in uids)
+
+
+def _uid(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["uid"])
 
 
 def _first(index: Index, key: object) -> Object | None:

@@ -9,7 +9,8 @@ from typing import Any
 import kopf
 
 from kvbudget.contract import GROUP, VERSION
-from kvbudget_operator.gather import Indexes, Key, Object, child_key, class_name, service_key, slim, slim_pod
+from kvbudget_operator.gather import Indexes, Key, child_key, class_name, service_key, slim, slim_pod
+from kvbudget_operator.objects import Object
 
 LLMSERVICES = (GROUP, VERSION, "llmservices")
 GPUCLASSES = (GROUP, VERSION, "gpuclasses")

@@ -1,7 +1,8 @@
 """Keeps the webhook certificate served, in its Secret and trusted by the API server. Any number of replicas may run it.
 
-Self-signed: the Secret is filled by whoever comes first (the others read what it wrote), and every replica puts the
-Secret's bundle into the webhook configuration. From files: somebody else keeps both, we serve and watch.
+Self-signed: the Secret, which the chart makes empty, is filled by whoever comes first (the others read what it wrote),
+and every replica puts its bundle into the webhook configuration. From files: somebody else keeps both, we serve and
+watch.
 """
 
 import asyncio
@@ -15,9 +16,9 @@ from pathlib import Path
 from kvbudget.errors import KvbudgetError
 from kvbudget_operator import certs
 from kvbudget_operator.certs import Pair
-from kvbudget_operator.client import ApiError, Client, Object, Ref
+from kvbudget_operator.client import ApiError, Client, Ref
 from kvbudget_operator.metrics import AdmissionMetrics
-from kvbudget_operator.names import MANAGED_BY
+from kvbudget_operator.objects import Object
 from kvbudget_operator.settings import AdmissionSettings
 
 logger = logging.getLogger(__name__)
@@ -59,12 +60,13 @@ class Keeper:
     async def check(self) -> None:
         """One pass: the certificate is there and good, the API server trusts it, and it is served. Raises NotYet,
         ApiError, and OSError or ValueError where certificate files are unreadable."""
-        if self._settings.cert_dir is not None:
-            self._serve(_read(self._settings.cert_dir))
+        certificate = self._settings.certificate
+        if isinstance(certificate, Path):
+            self._serve(_read(certificate))
             await self._check_trusted()
         else:
             config = await self._config()
-            pair = await self._secret_pair(config)
+            pair = await self._secret_pair(Ref("v1", "Secret", self._settings.namespace, certificate))
             was_trusted = await self._trust(config, pair)
             # Other API servers may still hold the bundle of before: a new certificate is served a pass later.
             if was_trusted or self._served is None:
@@ -88,17 +90,16 @@ class Keeper:
                 raise NotYet(f"ValidatingWebhookConfiguration {self._settings.config} does not exist yet") from error
             raise
 
-    async def _secret_pair(self, config: Object) -> Pair:
+    async def _secret_pair(self, ref: Ref) -> Pair:
         """The pair in the Secret, made or renewed where it must be. Who loses a race reads what the winner wrote."""
         now = datetime.now(UTC)
-        ref = Ref("v1", "Secret", self._settings.namespace, self._settings.secret)
         for _ in range(3):
             try:
                 secret = await self._client.get(ref)
             except ApiError as error:
-                if error.status != 404:
-                    raise
-                secret = self._new_secret(config)
+                if error.status == 404:
+                    raise NotYet(f"{ref} does not exist: the chart makes it, empty (helm upgrade)") from error
+                raise
             pair = Pair.from_secret(secret)
             reason = "there is none" if pair is None else certs.must_renew(pair, self._names, now)
             if pair is not None and reason is None:
@@ -106,8 +107,7 @@ class Keeper:
             fresh = certs.issue(self._names, now, pair)
             secret["data"] = (secret.get("data") or {}) | fresh.secret_data()
             try:
-                is_new = "resourceVersion" not in secret["metadata"]
-                await (self._client.create(secret) if is_new else self._client.update(secret))
+                await self._client.update(secret)
             except ApiError as error:
                 if error.status != 409:
                     raise
@@ -115,26 +115,6 @@ class Keeper:
             logger.info("made a certificate in %s because %s", ref, reason)
             return fresh
         raise NotYet(f"{ref} keeps changing under our hands")
-
-    def _new_secret(self, config: Object) -> Object:
-        """Goes away with the webhook configuration, so that nothing is left of an uninstalled release."""
-        owner = {
-            "apiVersion": _CONFIG[0],
-            "kind": _CONFIG[1],
-            "name": self._settings.config,
-            "uid": config["metadata"]["uid"],
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "Opaque",
-            "metadata": {
-                "name": self._settings.secret,
-                "namespace": self._settings.namespace,
-                "labels": {"app.kubernetes.io/part-of": "kvbudget", "app.kubernetes.io/managed-by": MANAGED_BY},
-                "ownerReferences": [owner],
-            },
-        }
 
     async def _trust(self, config: Object, pair: Pair) -> bool:
         """Put the bundle into every webhook of the configuration. Returns whether it was there already."""

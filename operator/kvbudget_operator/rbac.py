@@ -68,11 +68,9 @@ def admission_cluster(config: str) -> tuple[Rule, ...]:
 
 
 def admission_namespace(secret: str) -> tuple[Rule, ...]:
-    """Role in the release's namespace: the certificate's Secret. ``create`` cannot be restricted to a name."""
-    return (
-        Rule("", "secrets", ("create",)),
-        Rule("", "secrets", ("get", "update"), (secret,)),
-    )
+    """Role in the release's namespace: the certificate's Secret, which the chart makes: a right to create could not be
+    held to one name."""
+    return (Rule("", "secrets", ("get", "update"), (secret,)),)
 
 
 def manifest(rules: tuple[Rule, ...]) -> list[dict[str, Any]]:

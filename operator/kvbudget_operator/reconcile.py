@@ -14,8 +14,9 @@ from kvbudget.contract import LABEL_PLAN, PLAN_FILE
 from kvbudget.errors import ObjectError, Problem
 from kvbudget.plan import Plan
 from kvbudget_operator import children
-from kvbudget_operator.client import Object, Ref
+from kvbudget_operator.client import Ref
 from kvbudget_operator.gather import Snapshot
+from kvbudget_operator.objects import Object
 from kvbudget_operator.settings import WorkerImage
 
 _AT_CREATE_ONLY = "ReplicasAndScaling"
@@ -35,9 +36,9 @@ class Actions:
     """``problems``: errors, or warnings and notes where accepted. ``plan``: the one in force, also of a service that is
     not accepted. ``replicas``: wanted now.
 
-    ``set_replicas``: write this to ``spec.replicas``, which is absent, because of ``sizing``. ``scale_child``: write
-    ``replicas`` to the existing Deployment and touch nothing else of it. ``apply`` in order; ``delete`` only after all
-    of it succeeded.
+    ``set_replicas``: write this to ``spec.replicas``, which is absent; ``sizing`` says where the number comes from.
+    ``scale_child``: write ``replicas`` to the existing Deployment and touch nothing else of it. ``apply`` in order;
+    ``delete`` only after all of it succeeded.
     """
 
     accepted: bool
@@ -46,7 +47,7 @@ class Actions:
     replicas: int
     service: LLMService | None
     set_replicas: int | None = None
-    sizing: str = ""
+    sizing: str | None = None
     scale_child: bool = False
     apply: tuple[Object, ...] = ()
     delete: tuple[Deletion, ...] = ()
@@ -70,7 +71,7 @@ def decide(snapshot: Snapshot, worker: WorkerImage) -> Actions:
         plan=verdict.plan,
         replicas=replicas,
         service=service,
-        set_replicas=replicas if sizing else None,
+        set_replicas=None if sizing is None else replicas,
         sizing=sizing,
         apply=wanted,
         delete=_unwanted(snapshot, wanted, keep_plans=snapshot.plans_in_use | {verdict.plan.hash()}),
@@ -124,11 +125,11 @@ def _keep(snapshot: Snapshot, owner: children.Owner, service: LLMService | None,
     )
 
 
-def _replicas(service: LLMService, verdict: Verdict) -> tuple[int, str]:
-    """Replicas, and why so many; no reason where the spec says them itself."""
+def _replicas(service: LLMService, verdict: Verdict) -> tuple[int, str | None]:
+    """Replicas, and why so many; None where the spec says them itself."""
     spec = service.spec
     if spec.replicas is not None:
-        return spec.replicas, ""
+        return spec.replicas, None
     if spec.scaling is not None:
         return spec.scaling.min_replicas, "spec.scaling.minReplicas"
     if verdict.sizing is not None:

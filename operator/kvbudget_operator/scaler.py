@@ -12,8 +12,9 @@ from kvbudget.api import DecisionStatus, LLMService
 from kvbudget.contract import ANNOTATION_DELETION_COST
 from kvbudget.scaling import Decision, ScalingState, decide
 from kvbudget_operator import observe
-from kvbudget_operator.client import ApiError, Client, Object, Ref
+from kvbudget_operator.client import ApiError, Client, Ref
 from kvbudget_operator.gather import Snapshot
+from kvbudget_operator.objects import Object
 from kvbudget_operator.pods import is_leaving
 from kvbudget_operator.scrape import Reading
 from kvbudget_operator.status import DECISIONS
@@ -54,7 +55,9 @@ class Scaler:
         ref = Ref.of(snapshot.service)
         await self._client.merge(ref, {"spec": {"replicas": decision.desired}}, subresource="scale")
         logger.info("%s: %d → %d replicas: %s", ref, decision.current, decision.desired, decision.message)
-        self._memory[_uid(snapshot)].decisions.insert(0, _record(decision, now))
+        memory = self._memory.get(_uid(snapshot))
+        if memory is not None:  # the service may have gone meanwhile
+            memory.decisions.insert(0, _record(decision, now))
 
     def decisions(self, snapshot: Snapshot) -> list[DecisionStatus]:
         """The last decisions, newest first: those that the status shows and those that it does not show yet."""

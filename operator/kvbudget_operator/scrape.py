@@ -48,7 +48,7 @@ class Reading:
 
 
 _FIELDS: Mapping[str, str] = {
-    contract.KV_TOKENS_TOTAL.name: "capacity_tokens",
+    contract.KV_TOKENS.name: "capacity_tokens",
     contract.KV_TOKENS_RESERVED.name: "reserved_tokens",
     contract.QUEUED_TOKENS.name: "queued_tokens",
     contract.REFUSED_DEMAND.name: "refused_tokens",

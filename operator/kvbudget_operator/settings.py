@@ -29,7 +29,10 @@ RESYNC_SECONDS = 300.0
 DEMAND_SECONDS = 15.0
 """Shortest time between two writes of ``status.demand`` of one service."""
 RECONCILE_WORKERS = 4
+SCALING_WRITES = 3
+"""Services whose replicas are changed at the same time."""
 CLIENT_THREADS = 8
+"""One for each of the two above, and one for an event."""
 REQUEST_TIMEOUT_SECONDS = 20.0
 EXIT_TIMEOUT_SECONDS = 25.0
 """Below the pod's grace period of 30 s."""
@@ -46,7 +49,7 @@ class WorkerImage:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """``namespaces`` empty: all of the cluster. ``log_format`` is ``text`` or ``json``."""
+    """``namespaces`` empty: all of the cluster."""
 
     worker: WorkerImage
     namespaces: tuple[str, ...] = ()
@@ -54,7 +57,6 @@ class OperatorSettings:
     health_port: int = 8080
     scrape_seconds: float = 5.0
     pod_name: str = "kvbudget-operator"
-    log_format: str = "text"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "OperatorSettings":
@@ -75,45 +77,46 @@ class OperatorSettings:
             health_port=_port(env, ENV_HEALTH_PORT, 8080),
             scrape_seconds=_seconds(env, ENV_SCRAPE_SECONDS, 5.0),
             pod_name=env.get(ENV_POD_NAME, "kvbudget-operator"),
-            log_format=_choice(env, ENV_LOG_FORMAT, "text", ("text", "json")),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """``cert_dir`` set: the certificate comes from files there (``tls.crt``, ``tls.key``) and somebody else
-    (cert-manager, the user) puts the caBundle into the webhook configuration. Unset: self-signed, kept in the Secret
-    ``secret``."""
+    """``certificate`` a folder: it comes from files there (``tls.crt``, ``tls.key``) and somebody else (cert-manager,
+    the user) puts the caBundle into the webhook configuration. A text: it is self-signed, and kept in the Secret of
+    that name."""
 
     namespace: str
     service: str
     config: str
-    secret: str
-    cert_dir: Path | None = None
+    certificate: Path | str
     extra_sans: tuple[str, ...] = ()
     host: str = "0.0.0.0"
     port: int = 9443
     health_host: str = "0.0.0.0"
     health_port: int = 8080
-    log_format: str = "text"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "AdmissionSettings":
         """Raises InputError naming the variable."""
-        cert_dir = env.get(ENV_WEBHOOK_CERT_DIR, "")
+        folder = env.get(ENV_WEBHOOK_CERT_DIR, "")
+        kept = f"the Secret that keeps the certificate, or {ENV_WEBHOOK_CERT_DIR}: a folder that has it"
         return cls(
             namespace=_required(env, ENV_POD_NAMESPACE, "the namespace of this pod (downward API metadata.namespace)"),
-            service=env.get(ENV_WEBHOOK_SERVICE, "kvbudget-admission"),
-            config=env.get(ENV_WEBHOOK_CONFIG, "kvbudget"),
-            secret=env.get(ENV_WEBHOOK_SECRET, "kvbudget-admission-tls"),
-            cert_dir=Path(cert_dir) if cert_dir else None,
+            service=_required(env, ENV_WEBHOOK_SERVICE, "the Service by which the API server reaches this pod"),
+            config=_required(env, ENV_WEBHOOK_CONFIG, "the ValidatingWebhookConfiguration that names that Service"),
+            certificate=Path(folder) if folder else _required(env, ENV_WEBHOOK_SECRET, kept),
             extra_sans=_list(env, ENV_WEBHOOK_EXTRA_SANS),
             host=env.get(ENV_WEBHOOK_HOST, "0.0.0.0"),
             port=_port(env, ENV_WEBHOOK_PORT, 9443),
             health_host=env.get(ENV_HEALTH_HOST, "0.0.0.0"),
             health_port=_port(env, ENV_HEALTH_PORT, 8080),
-            log_format=_choice(env, ENV_LOG_FORMAT, "text", ("text", "json")),
         )
+
+
+def is_json_log(env: Mapping[str, str]) -> bool:
+    """Whether log lines are JSON; every command of ours has it. Raises InputError naming the variable."""
+    return _choice(env, ENV_LOG_FORMAT, "text", ("text", "json")) == "json"
 
 
 def _required(env: Mapping[str, str], name: str, what: str) -> str:

@@ -9,7 +9,8 @@ import logging
 
 from kvbudget.contract import API_VERSION
 from kvbudget.errors import KvbudgetError
-from kvbudget_operator.client import ApiError, Client, Object
+from kvbudget_operator.client import ApiError, Client
+from kvbudget_operator.objects import Object
 
 logger = logging.getLogger(__name__)
 

@@ -134,7 +134,8 @@ def test_the_processes_understand_their_environment(rendered: list[Object]) -> N
     assert set(operator) | set(admission) <= known
     assert settings.OperatorSettings.from_env(operator).worker.image == "kvbudget/worker:0.1.0"
     read = settings.AdmissionSettings.from_env(admission)
-    assert (read.service, read.config, read.secret) == (f"{RELEASE}-webhook", RELEASE, f"{RELEASE}-webhook-cert")
+    assert (read.service, read.config) == (f"{RELEASE}-webhook", RELEASE)
+    assert read.certificate == f"{RELEASE}-webhook-cert"
     ports = {port["name"]: port["containerPort"] for port in container(rendered, ADMISSION)["ports"]}
     assert ports == {"webhook": read.port, "health": read.health_port}
 
@@ -164,9 +165,55 @@ def test_a_digest_wins_over_the_tag(chart: Chart) -> None:
     assert environment(objects, OPERATOR)[settings.ENV_WORKER_IMAGE] == f"kvbudget/worker@{digest}"
 
 
-def test_a_hook_waits_for_the_webhook_after_install_and_upgrade(rendered: list[Object]) -> None:
+def test_an_upgrade_of_the_chart_alone_replaces_no_pod(rendered: list[Object]) -> None:
+    for each in rendered:
+        if each["kind"] in ("Deployment", "Job"):
+            labels = each["spec"]["template"]["metadata"]["labels"]
+            assert set(labels) == {f"app.kubernetes.io/{key}" for key in ("name", "instance", "component", "part-of")}
+
+
+def test_labels_of_a_users_own_are_added_to_pods_and_never_change_what_selects_them(chart: Chart) -> None:
+    mine = {"team": "inference", "app.kubernetes.io/component": "mine"}
+    for name, each in chart.objects("Deployment", {"operator": {"podLabels": mine}}).items():
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert labels.get("team") == ("inference" if name == OPERATOR else None)
+
+
+def test_the_webhook_is_spread_over_nodes_also_beside_an_affinity_and_as_one_says(chart: Chart) -> None:
+    def spread(**admission: object) -> list[Object]:
+        found: Object = chart.objects("Deployment", {"admission": admission})[ADMISSION]["spec"]
+        constraints: list[Object] = found["template"]["spec"].get("topologySpreadConstraints", [])
+        assert all("labelSelector" in each for each in constraints)
+        return constraints
+
+    (by_node,) = spread(affinity={"nodeAffinity": {}})
+    assert (by_node["topologyKey"], by_node["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert by_node["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "admission"
+    zones = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    named = {**zones, "labelSelector": {"matchLabels": {"a": "b"}}}
+    assert spread(topologySpreadConstraints=[named]) == [named]
+    assert spread(topologySpreadConstraints=[]) == []
+
+
+def test_a_replica_that_is_not_ready_lets_its_node_be_drained_and_slow_probes_are_waited_for(chart: Chart) -> None:
+    (budget,) = chart.objects("PodDisruptionBudget").values()
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    for each in chart.objects("Deployment").values():
+        (runs,) = each["spec"]["template"]["spec"]["containers"]
+        probes = [runs[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")]
+        assert [probe["timeoutSeconds"] for probe in probes] == [5, 5, 5]
+
+
+def test_a_platform_that_chooses_users_itself_can_be_given_none(chart: Chart) -> None:
+    nobody = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+    for pod in pod_specs(chart.render({"podSecurityContext": nobody})).values():
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_a_hook_waits_for_the_webhook_after_install_upgrade_and_rollback(rendered: list[Object]) -> None:
     (job,) = (o for o in rendered if o["kind"] == "Job")
-    assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade,post-rollback"
     (runs,) = job["spec"]["template"]["spec"]["containers"]
     assert runs["args"] == ["verify-webhook"]
     (test,) = (o for o in rendered if o["kind"] == "Pod")

@@ -19,6 +19,8 @@ CHANGED: dict[str, Any] = {
     "imagePullSecrets": [{"name": "pull"}],
     "namespaces": ["models"],
     "logFormat": "json",
+    "podSecurityContext": {"fsGroup": 1000},
+    "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
     "image.repository": "example/operator",
     "image.tag": "other",
     "image.digest": DIGEST,
@@ -33,6 +35,7 @@ CHANGED: dict[str, Any] = {
     "operator.scrapeSeconds": 9,
     "admission.replicas": 3,
     "admission.podDisruptionBudget": False,
+    "admission.topologySpreadConstraints": [],
     "webhook.failurePolicy": "Ignore",
     "webhook.timeoutSeconds": 9,
     "webhook.annotations": {"cert-manager.io/inject-ca-from": "kvbudget-system/webhook"},
@@ -53,6 +56,8 @@ CHANGED: dict[str, Any] = {
             "affinity": {"nodeAffinity": {}},
             "priorityClassName": "high",
             "podAnnotations": {"a": "b"},
+            "podLabels": {"a": "b"},
+            "serviceAccountAnnotations": {"a": "b"},
             "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
         }.items()
     },
@@ -112,6 +117,9 @@ def test_every_value_changes_what_is_rendered(chart: Chart, path: str) -> None:
         ("operator.resources.limit", {}),
         ("operator.extraEnv", [{"nme": "X"}]),
         ("extraObjects", {}),
+        ("operator.podLabels", {"a": 1}),
+        ("podSecurityContext", "restricted"),
+        ("admission.topologySpreadConstraints", [{"topologyKey": "zone"}]),
     ],
 )
 def test_a_typo_or_a_wrong_value_is_refused_by_its_path(chart: Chart, path: str, value: Any) -> None:
@@ -130,7 +138,10 @@ def test_every_object_of_the_schema_is_closed_or_a_map() -> None:
         if isinstance(items := schema.get("items"), dict):
             walk(items, f"{path}[]")
 
-    walk(json.loads((CHART / "values.schema.json").read_text()), "")
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    walk(schema, "")
+    for name, shared in schema["definitions"].items():
+        walk(shared, f"#{name}")
 
 
 def test_the_readme_has_the_table_of_values() -> None:

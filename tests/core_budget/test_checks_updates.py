@@ -85,6 +85,24 @@ TRAFFIC = {"requestsPerMinute": 60, "outputTokensPerSecond": 40, "inputTokens": 
             "140000 is above the 131072 tokens that the model was made for",
             id="stretched",
         ),
+        pytest.param(
+            {"spec.podTemplate": {"nodeSelector": {"gpu": "b"}}, "class:spec.nodeSelector": {"gpu": "a", "zone": "c"}},
+            ("PodTemplateReplaced", "spec.podTemplate.nodeSelector.gpu"),
+            "b is replaced by a, which class l4-24gb needs; remove it, or name another class",
+            id="a node label that the class sets otherwise",
+        ),
+        pytest.param(
+            {"spec.podTemplate": {"resources": {"limits": {"nvidia.com/gpu": 2}}}},
+            ("PodTemplateReplaced", "spec.podTemplate.resources.limits.nvidia.com/gpu"),
+            "2 is replaced by 1",
+            id="more devices than the plan has",
+        ),
+        pytest.param(
+            {"spec.podTemplate": {"resources": {"requests": {"memory": "4Gi"}}}, "class:spec.resourceName": "cpu"},
+            ("PodTemplateReplaced", "spec.podTemplate.resources.requests.memory"),
+            f"4Gi is replaced by {(22478 + 1024) << 20}",
+            id="memory that is the class's",
+        ),
     ],
 )
 def test_each_warning_admits_and_says_why(
@@ -105,6 +123,11 @@ def test_a_sound_service_has_no_warnings(verdict: Callable[..., Verdict]) -> Non
         "spec.replicas": 2,
         "spec.admission.queue": {"maxTokens": 40000},
         "spec.drain.timeoutSeconds": 600,
+        "spec.podTemplate": {
+            "nodeSelector": {"gpu": "a", "zone": "b"},
+            "resources": {"requests": {"memory": "40Gi", "cpu": "4"}, "limits": {"nvidia.com/gpu": "1000m"}},
+        },
+        "class:spec.nodeSelector": {"gpu": "a"},
     })  # fmt: skip
     assert (found.errors, found.warnings) == ((), ())
 

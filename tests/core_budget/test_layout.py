@@ -1,4 +1,4 @@
-"""Bytes of a page: the design's table, real engines' figures, and the laws of replication and stages."""
+"""Bytes of a page: worked out by hand, as real engines log them, and the laws of replication and stages."""
 
 import pytest
 from hypothesis import given
@@ -35,9 +35,10 @@ PRECISIONS = st.sampled_from(layout.KV_PRECISIONS)
 
 @pytest.mark.parametrize(
     ("precision", "expected"),
+    # 2 (K and V) × 64 tokens × 8 heads × 128 numbers; INT8 and INT4 add their scales.
     [("BF16", 262144), ("FP16", 262144), ("FP32", 524288), ("FP8E4M3", 131072), ("INT8", 133120), ("INT4", 81920)],
 )
-def test_one_layer_of_8_heads_of_128_and_64_tokens_has_the_bytes_of_the_kernel_design(
+def test_one_layer_of_8_heads_of_128_and_64_tokens_has_the_bytes_of_its_numbers_and_scales(
     precision: str, expected: int
 ) -> None:
     assert layout.page_bytes(LLAMA, precision, 64, layers=1) == expected

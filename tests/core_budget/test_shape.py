@@ -173,7 +173,7 @@ def test_the_objects_name_counts_where_the_model_has_none(make_service: MakeServ
     assert isinstance(resolve(make_service({"spec.model.name": None})), Problem)
 
 
-def test_an_unknown_name_is_refused_with_the_words_of_the_design(make_service: MakeService) -> None:
+def test_an_unknown_name_is_refused_with_what_to_set(make_service: MakeService) -> None:
     problem = resolve(make_service({"spec.model.name": "acme/secret-7b"}))
     assert isinstance(problem, Problem)
     assert problem.path == "spec.model.shape"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kvbudget.api.pod import OWN_ENV, OWN_LABELS
 from kvbudget.gpu import CPU_PROCESS_BYTES
 from kvbudget_operator import children, names
 from support.accepted import UID, WORKER, accepted, small_class
@@ -109,8 +110,40 @@ def test_a_device_class_asks_for_its_device_on_its_nodes() -> None:
     (container,) = spec["containers"]
     assert container["resources"]["limits"] == {"memory": "3Gi", "nvidia.com/gpu": "1"}
     assert container["resources"]["requests"] == {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "1"}
-    assert spec["nodeSelector"] == {"gpu": "x", "zone": "of-the-class"}
+    assert spec["nodeSelector"] == {"gpu": "x", "zone": "of-the-class"}, "the checks warn of it"
     assert [each["key"] for each in spec["tolerations"]] == ["gpu", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("given", "requested"),
+    [
+        ({}, None),
+        ({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}, None),
+        ({"requests": {"memory": "3Gi"}}, "3Gi"),
+        ({"limits": {"memory": "5Gi"}}, "5Gi"),
+        ({"requests": {"memory": "3Gi"}, "limits": {"memory": "5Gi"}}, "3Gi"),
+    ],
+)
+def test_a_device_class_asks_for_the_process_and_the_weights_in_host_memory_by_default(
+    given: Object, requested: str | None
+) -> None:
+    """A pod that asks for no memory is the first that a node under pressure evicts, GPU and all."""
+    _, _, plan = accepted()
+    made = worker(deploy(spec__podTemplate={"resources": given}))["resources"]
+    assert made["requests"]["memory"] == (requested or str(CPU_PROCESS_BYTES + plan.budget.weight_bytes))
+    assert made["limits"].get("memory") == given.get("limits", {}).get("memory")
+
+
+def test_no_scratch_volume_can_fill_the_node() -> None:
+    scratch = [each["emptyDir"] for each in pod(deploy())["volumes"] if "emptyDir" in each]
+    assert scratch == [{"sizeLimit": "2Gi"}, {"medium": "Memory", "sizeLimit": "1Gi"}]
+
+
+def test_every_label_of_ours_is_one_that_the_schema_keeps_from_the_user() -> None:
+    labels = deploy()["spec"]["template"]["metadata"]["labels"]
+    assert {key for key in labels if not key.startswith("kvbudget.dev/")} == set(OWN_LABELS)
+    own = {entry["name"] for entry in worker(deploy())["env"]} - {"HOME", "TRITON_CACHE_DIR"}
+    assert own <= set(OWN_ENV)
 
 
 def test_a_cpu_class_limits_memory_to_the_class_and_the_process() -> None:

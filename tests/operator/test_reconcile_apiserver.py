@@ -111,7 +111,8 @@ def test_a_changed_plan_is_a_new_revision_and_the_stale_plan_goes_when_nothing_n
     cluster.make_class()
     cluster.make(spec__replicas=2, spec__maxModelLen=4096)
     first = _plan(cluster.until_deployed())
-    _make_replica_set(cluster, first)
+    labels = {"kvbudget.dev/llmservice": "chat", "kvbudget.dev/plan": first, "pod-template-hash": "old"}
+    cluster.replica_set("chat-old", labels)
     cluster.until(lambda: cluster.find("poddisruptionbudgets", "chat"))
     cluster.make(spec__replicas=1, spec__maxModelLen=2048)
     cluster.until(lambda: _plan(cluster.until_deployed()) != first)
@@ -328,10 +329,3 @@ def _limit(cluster: Cluster) -> int | None:
     found = cluster.find("llmservices", "chat") or {}
     limit: int | None = found.get("status", {}).get("limits", {}).get("maxModelLen")
     return limit
-
-
-def _make_replica_set(cluster: Cluster, plan: str) -> None:
-    labels = {"kvbudget.dev/llmservice": "chat", "kvbudget.dev/plan": plan, "pod-template-hash": "old"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
-    spec = {"replicas": 0, "selector": {"matchLabels": {"pod-template-hash": "old"}}, "template": template}
-    cluster.api.create(cluster.path("replicasets"), {"metadata": {"name": "chat-old", "labels": labels}, "spec": spec})

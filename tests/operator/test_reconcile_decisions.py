@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvbudget_operator import apply
-from kvbudget_operator.gather import Indexes, gather
+from kvbudget_operator.gather import Indexes, gather, workers
 from kvbudget_operator.reconcile import Actions, decide, last_plan
 from support.accepted import WORKER, small_class, snapshot
 from support.objects import Object, changed
@@ -137,23 +137,39 @@ def test_what_was_applied_and_not_touched_needs_no_second_apply() -> None:
     assert not apply.is_applied(wanted, live)
 
 
-def test_gather_leaves_out_children_of_another_owner() -> None:
+def controlled(name: str, uid: str, owner: str | None) -> Object:
+    """A ReplicaSet or pod that bears our label; ``owner`` is the uid of its controller."""
+    metadata: Object = {"name": name, "namespace": "demo", "uid": uid, "labels": {"kvbudget.dev/llmservice": "chat"}}
+    metadata["ownerReferences"] = [] if owner is None else [{"uid": owner, "controller": True}]
+    return {"metadata": metadata, "spec": {"template": {"metadata": {}}}, "status": {}}
+
+
+def test_gather_takes_along_controller_references_only_what_is_ours() -> None:
+    """A label is anybody's to set: a stray pod must not be read, scaled by, or given a deletion cost."""
     seen = snapshot()
+    assert seen.deployment is not None
     key = ("demo", "chat")
     foreign = changed(seen.others[0], {})
     foreign["metadata"]["ownerReferences"][0]["uid"] = "another"
-
+    stray = changed(seen.deployment, {"metadata.uid": "stray"})
+    stray["metadata"]["ownerReferences"][0]["uid"] = "another"
+    ours = controlled("chat-1", "set", "uid-of-Deployment")
+    worker = controlled("chat-1-a", "pod", "set")
+    strangers = [controlled("debug", "debug", None), controlled("job", "job", "another"), controlled("s", "s", "sets")]
     indexes = Indexes(
         services={key: [seen.service]},
         gpu_classes={"small": [seen.gpu_class] if seen.gpu_class else []},
         users={},
-        deployments={key: [seen.deployment] if seen.deployment else []},
-        replica_sets={},
+        deployments={key: [stray, seen.deployment]},
+        replica_sets={key: [controlled("chat-0", "sets", "stray"), ours]},
         config_maps={key: list(seen.config_maps)},
         others={key: [*seen.others, foreign]},
-        pods={},
+        pods={key: [*strangers, worker]},
     )
     found = gather(indexes, key)
     assert found is not None
-    assert found.others == seen.others
+    assert (found.deployment, found.others) == (seen.deployment, seen.others)
+    assert (found.replica_sets, found.pods) == ((ours,), (worker,))
+    assert workers(indexes) == [worker]
+    assert [each["metadata"]["name"] for each in (worker, *strangers) if found.is_worker(each)] == ["chat-1-a"]
     assert gather(indexes, ("demo", "other")) is None

@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -40,8 +41,24 @@ def test_settings_are_read() -> None:
     env = {"KVBUDGET_WORKER_IMAGE": "w", "KVBUDGET_NAMESPACES": " a, b,", "KVBUDGET_SCRAPE_SECONDS": "0.5"}
     settings = OperatorSettings.from_env(env)
     assert (settings.namespaces, settings.scrape_seconds, settings.worker.image) == (("a", "b"), 0.5, "w")
-    with pytest.raises(InputError, match="POD_NAMESPACE"):
-        AdmissionSettings.from_env({})
+
+
+@pytest.mark.parametrize(
+    "missing", ["POD_NAMESPACE", *(f"KVBUDGET_WEBHOOK_{x}" for x in ("SERVICE", "CONFIG", "SECRET"))]
+)
+def test_names_that_only_the_installer_knows_have_no_default(missing: str) -> None:
+    names = {f"KVBUDGET_WEBHOOK_{x}": x.lower() for x in ("SERVICE", "CONFIG", "SECRET")}
+    env = {"POD_NAMESPACE": "ns", **names}
+    assert AdmissionSettings.from_env(env) == AdmissionSettings("ns", "service", "config", "secret")
+    del env[missing]
+    with pytest.raises(InputError) as error:
+        AdmissionSettings.from_env(env)
+    assert error.value.path == missing
+
+
+def test_a_folder_with_the_certificate_needs_no_secret() -> None:
+    env = {"POD_NAMESPACE": "ns", "KVBUDGET_WEBHOOK_SERVICE": "s", "KVBUDGET_WEBHOOK_CONFIG": "c"}
+    assert AdmissionSettings.from_env({**env, "KVBUDGET_WEBHOOK_CERT_DIR": "/c"}).certificate == Path("/c")
 
 
 def test_kopf_keeps_no_state_on_objects_and_scans_only_a_whole_cluster() -> None:
@@ -58,6 +75,11 @@ def test_kopf_keeps_no_state_on_objects_and_scans_only_a_whole_cluster() -> None
     [
         (["operator"], {}, "kvbudget-operator: KVBUDGET_WORKER_IMAGE: not set"),
         (["admission"], {}, "kvbudget-operator: POD_NAMESPACE: not set"),
+        (
+            ["verify-webhook"],
+            {"KVBUDGET_LOG_FORMAT": "xml"},
+            "kvbudget-operator: KVBUDGET_LOG_FORMAT: 'xml' is none of",
+        ),
         (["verify-webhook"], {}, "kvbudget-operator: KUBECONFIG: no service account"),
         (["operator"], {"KVBUDGET_WORKER_IMAGE": "w"}, "kvbudget-operator: KUBECONFIG: no service account"),
     ],

@@ -44,7 +44,7 @@ def snapshot(of_class: Object | None = None, *, deployed: bool = True, **changes
     owner = ChildOwner.of(obj)
     replicas = parsed.spec.replicas or 0
     made = deployment(parsed, parsed_class, plan, replicas, WORKER)
-    made["metadata"] |= {"generation": 1}
+    made["metadata"] |= {"generation": 1, "uid": "uid-of-Deployment"}
     children = [plan_config_map(owner, plan), *stable_children(owner, replicas)]
     for child in children:
         child["metadata"]["uid"] = f"uid-of-{child['kind']}"

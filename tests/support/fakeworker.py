@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from kvbudget import contract
 from kvbudget.plan import Plan
 from support.kubeapi import Object
-from support.services import Cluster
+from support.services import Cluster, controller
 
 
 class FakeWorker:
@@ -35,9 +35,13 @@ class FakeWorker:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
     def exposition(self) -> str:
         values = {
-            contract.KV_TOKENS_TOTAL: self.pages * self.plan.kv.page_tokens,
+            contract.KV_TOKENS: self.pages * self.plan.kv.page_tokens,
             contract.KV_TOKENS_RESERVED: self.reserved,
             contract.QUEUED_TOKENS: self.queued,
             contract.REFUSED_DEMAND: self.refused,
@@ -51,11 +55,13 @@ class FakeWorker:
         return "\n".join(lines) + "\n"
 
     def pod(self, cluster: Cluster, name: str) -> Object:
-        """A ready pod of service ``chat``."""
+        """A ready pod of service ``chat``, which must be deployed."""
         labels = {"kvbudget.dev/llmservice": "chat", "kvbudget.dev/plan": self.plan.hash()}
-        ports = [{"name": "http", "containerPort": self._server.server_address[1]}]
+        owner = cluster.replica_set(f"chat-{self.plan.hash()}", labels)
+        ports = [{"name": "http", "containerPort": self.port}]
         spec = {"containers": [{"name": "worker", "image": "x", "ports": ports}]}
-        cluster.api.create(cluster.path("pods"), {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        metadata = {"name": name, "labels": labels, "ownerReferences": [controller(owner, "ReplicaSet")]}
+        cluster.api.create(cluster.path("pods"), {"metadata": metadata, "spec": spec})
         ready = {"type": "Ready", "status": "True"}
         status = {
             "phase": "Running",

@@ -89,6 +89,14 @@ GOOD = (
     _spec("a small maximum alone", "", {"admission": {"maxOutputTokens": 16}}),
     _spec("overload as 503", "", {"admission": {"overloadStatus": 503, "queue": {"maxTokens": 1000}}}),
     _spec("no drain", "", {"drain.timeoutSeconds": 0}),
+    _spec(
+        "labels and mounts beside ours",
+        "",
+        {
+            "podTemplate.labels": {"app.kubernetes.io/version": "1", "kvbudget.device/a": "b"},
+            "podTemplate.volumeMounts": [{"name": "a", "mountPath": "/tmp/a"}, {"name": "a", "mountPath": "/models2"}],
+        },
+    ),
     _spec("a full pod template", "", {"podTemplate": FULL_POD}),
     _spec("fields of later releases", "", {"router": {}, "admission": {"mode": "Shadow"}, "engine": {"type": "VLLM"}}),
     _class("the smallest class", "", {}),
@@ -165,9 +173,18 @@ BAD = (
     _spec("a queue without a size", "spec.admission.queue.maxTokens", {"admission.queue": {}}),
     _spec("a drain of two days", "spec.drain.timeoutSeconds", {"drain.timeoutSeconds": 172800}),
     _spec("our own label", "spec.podTemplate.labels", {"podTemplate.labels": {"kvbudget.dev/plan": "x"}}),
+    _spec(
+        "a label of our selector", "spec.podTemplate.labels", {"podTemplate.labels": {"app.kubernetes.io/name": "x"}}
+    ),
+    _spec("the engine's label", "spec.podTemplate.labels", {"podTemplate.labels": {"llm-d.ai/engine-type": "x"}}),
     _spec("a label's value with a blank", "spec.podTemplate.labels.a", {"podTemplate.labels": {"a": "b c"}}),
     _spec("33 labels", "spec.podTemplate.labels", {"podTemplate.labels": {f"k{i}": "v" for i in range(33)}}),
     _spec("our own variable", "spec.podTemplate.env[0].name", {"podTemplate.env": [{"name": "KVBUDGET_PLAN"}]}),
+    _spec(
+        "where the last words go",
+        "spec.podTemplate.env[0].name",
+        {"podTemplate.env": [{"name": "KVBUDGET_TERMINATION_LOG", "value": "/tmp/log"}]},
+    ),
     _spec("a variable twice", "spec.podTemplate.env", {"podTemplate.env": [{"name": "A"}, {"name": "A"}]}),
     _spec(
         "a field that no variable has", "spec.podTemplate.env[0].val", {"podTemplate.env": [{"name": "A", "val": ""}]}
@@ -177,6 +194,14 @@ BAD = (
         "our own mount",
         "spec.podTemplate.volumeMounts[0].mountPath",
         {"podTemplate.volumeMounts": [{"name": "a", "mountPath": "/tmp"}]},
+    ),
+    *(
+        _spec(
+            f"our own mount as {path}",
+            "spec.podTemplate.volumeMounts[0].mountPath",
+            {"podTemplate.volumeMounts": [{"name": "a", "mountPath": path}]},
+        )
+        for path in ("/tmp/", "/dev/shm//", "/models/")
     ),
     _spec("a volume without a name", "spec.podTemplate.volumes[0].name", {"podTemplate.volumes": [{"emptyDir": {}}]}),
     _spec(

@@ -12,6 +12,12 @@ SECONDS = 60
 """How long anything may take that must happen; only a failure takes so long."""
 
 
+def controller(owner: Object, kind: str) -> Object:
+    """The reference by which what ``owner`` (an object of the group apps) makes belongs to it."""
+    metadata = owner["metadata"]
+    return {"apiVersion": "apps/v1", "kind": kind, "name": metadata["name"], "uid": metadata["uid"], "controller": True}
+
+
 @dataclass
 class Cluster:
     """``klass`` names the test's own GPUClass."""
@@ -77,6 +83,20 @@ class Cluster:
     def until_deployed(self, name: str = "chat") -> Object:
         deployment: Object = self.until(lambda: self.find("deployments", name))
         return deployment
+
+    def replica_set(self, name: str, labels: Object, service: str = "chat") -> Object:
+        """What the Deployment's controller would make for pods with these labels; the one that is there already."""
+        owner = controller(self.until_deployed(service), "Deployment")
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "worker", "image": "x"}]}}
+        return self.api.apply(
+            self.path("replicasets", name),
+            {
+                "apiVersion": "apps/v1",
+                "kind": "ReplicaSet",
+                "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+                "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+            },
+        )
 
     def roll_out(self, name: str = "chat", ready: int | None = None) -> None:
         """What the Deployment's controller would write once all of its pods (or ``ready`` of them) are ready."""

@@ -126,7 +126,7 @@ async def test_gauges_show_what_is_live_queued_and_refused() -> None:
     assert figures[contract.NUM_RUNNING.name] == 1
     assert figures[contract.NUM_WAITING.name] == 1
     assert figures[contract.KV_USAGE.name] == figures[contract.KV_USAGE_OLD.name] == 6 / 8
-    assert figures[contract.KV_TOKENS_TOTAL.name] == 128
+    assert figures[contract.KV_TOKENS.name] == 128
     assert figures[contract.KV_TOKENS_RESERVED.name] == 96
     assert figures[contract.KV_TOKENS_USED.name] == 16
     assert figures[contract.QUEUED_TOKENS.name] == 48

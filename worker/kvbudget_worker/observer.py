@@ -98,7 +98,7 @@ class Observer:
             (contract.NUM_WAITING, stats.waiting + engine.gate.waiting),
             (contract.KV_USAGE, ledger.charged_pages / ledger.capacity_pages),
             (contract.KV_USAGE_OLD, ledger.charged_pages / ledger.capacity_pages),
-            (contract.KV_TOKENS_TOTAL, ledger.capacity_pages * page_tokens),
+            (contract.KV_TOKENS, ledger.capacity_pages * page_tokens),
             (contract.KV_TOKENS_RESERVED, ledger.charged_pages * page_tokens),
             (contract.KV_TOKENS_USED, stats.used_pages * page_tokens),
             (contract.QUEUED_TOKENS, engine.gate.queued_tokens),

@@ -33,6 +33,14 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
+{{- /* Labels of pods: no version in them, so that an upgrade replaces pods only where something of theirs changed.
+Call with (list . "component" podLabels). The selector wins. */ -}}
+{{- define "kvbudget.podLabels" -}}
+{{- $root := index . 0 -}}
+{{- $selector := include "kvbudget.selector" . | fromYaml -}}
+{{- toYaml (merge $selector (dict "app.kubernetes.io/part-of" "kvbudget") (index . 2) $root.Values.commonLabels) -}}
+{{- end -}}
+
 {{- /* Reference of an image: (list . .Values.image). A digest wins over the tag. */ -}}
 {{- define "kvbudget.image" -}}
 {{- $root := index . 0 -}}
@@ -48,19 +56,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{ include "kvbudget.fullname" . }}-webhook-cert
 {{- end -}}
 
-{{- define "kvbudget.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- define "kvbudget.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-runAsNonRoot: true
-capabilities: {drop: [ALL]}
+{{- /* Probes of both Deployments: alive is cheap, ready may wait for a slow moment of a busy node. */ -}}
+{{- define "kvbudget.probes" -}}
+startupProbe: {httpGet: {path: /healthz, port: health}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 300}
+livenessProbe: {httpGet: {path: /healthz, port: health}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 3}
+readinessProbe: {httpGet: {path: /readyz, port: health}, periodSeconds: 2, timeoutSeconds: 5}
 {{- end -}}
 
 {{- /* What both Deployments and the hook share in a pod spec: (list . .Values.operator). */ -}}
@@ -84,12 +84,12 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{- /* The pod that makes dry-run creates until one has passed the webhook; the hook Job's and `helm test`'s. */ -}}
+{{- /* The pod that makes dry-run creates until the webhook has answered one; the hook Job's and `helm test`'s. */ -}}
 {{- define "kvbudget.verifyPod" -}}
 restartPolicy: Never
 enableServiceLinks: false
 serviceAccountName: {{ include "kvbudget.fullname" . }}-verify
-securityContext: {{- include "kvbudget.podSecurityContext" . | nindent 2 }}
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- include "kvbudget.scheduling" (list . .Values.admission) | nindent 0 }}
 containers:
   - name: verify
@@ -102,7 +102,7 @@ containers:
     resources:
       requests: {cpu: 20m, memory: 96Mi}
       limits: {memory: 256Mi}
-    securityContext: {{- include "kvbudget.containerSecurityContext" . | nindent 6 }}
+    securityContext: {{- toYaml .Values.securityContext | nindent 6 }}
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
 volumes:

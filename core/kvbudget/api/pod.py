@@ -1,5 +1,6 @@
 """``spec.podTemplate``: what a user adds to the worker pod."""
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
@@ -16,14 +17,30 @@ from kvbudget.api.base import (
     ShortText,
     SpecModel,
 )
-from kvbudget.contract import ENV_HOST, ENV_PLAN, ENV_PORT, GROUP, MODEL_DIR, PLAN_DIR
+from kvbudget.contract import (
+    ENV_HOST,
+    ENV_PLAN,
+    ENV_PORT,
+    ENV_TERMINATION_LOG,
+    GROUP,
+    LABEL_ENGINE,
+    MODEL_DIR,
+    PLAN_DIR,
+)
 
-OWN_ENV = (ENV_HOST, ENV_PLAN, ENV_PORT)
+OWN_ENV = (ENV_HOST, ENV_PLAN, ENV_PORT, ENV_TERMINATION_LOG)
 """Environment variables that a user must not set: the operator, its probes and its Service rely on them."""
+OWN_LABELS = (
+    *(f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by")),
+    LABEL_ENGINE,
+)
+"""Labels of the pods that a user must not set, beside all under the group: selectors and dashboards rely on them."""
 OWN_VOLUMES = "kvbudget-"
 """Beginning of the names of the operator's own volumes."""
 OWN_MOUNTS = (PLAN_DIR, MODEL_DIR, "/tmp", "/dev/shm")
 """Where the operator mounts them."""
+_OWN_MOUNT = f"^({'|'.join(OWN_MOUNTS)})/*$"
+"""The same folders, however many slashes follow. None of them has a character that a pattern reads otherwise."""
 
 
 def _cel_list(values: tuple[str, ...]) -> str:
@@ -46,10 +63,11 @@ class Toleration(SpecModel):
 
 
 class Resources(SpecModel):
-    """Requests and limits of the worker's container. GPUs are added by the operator."""
+    """Requests and limits of the worker's container. The class's own resource is the operator's: GPUs of a device
+    class, memory of a cpu class."""
 
     requests: Annotated[dict[str, ResourceQuantity], Field(max_length=16), LeaveOutNull] | None = None
-    """What the scheduler sets aside."""
+    """What the scheduler sets aside. Left out, memory of a device class: 1 GiB and the bytes of the weights."""
     limits: Annotated[dict[str, ResourceQuantity], Field(max_length=16), LeaveOutNull] | None = None
     """What the container may use at most."""
 
@@ -101,9 +119,9 @@ class VolumeMount(SpecModel):
         Rule(
             "MountIsOurs",
             "mountPath",
-            f"!(self.mountPath in {_cel_list(OWN_MOUNTS)})",
+            f"!self.mountPath.matches('{_OWN_MOUNT}')",
             f"{', '.join(OWN_MOUNTS)} are mounted by the operator; choose another path",
-            lambda mount: mount.mount_path not in OWN_MOUNTS,
+            lambda mount: re.fullmatch(_OWN_MOUNT, mount.mount_path) is None,
         ),
     )
 
@@ -121,15 +139,17 @@ class LocalReference(SpecModel):
 
 
 class PodTemplate(SpecModel):
-    """Merged into the worker pod. Where both set a field, the operator's own value wins and lists are joined."""
+    """Merged into the worker pod. Lists are joined; what the operator needs as it is (labels, variables, mounts) is
+    refused here, and a value that the class gives wins over one given here, with a warning."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "LabelIsOurs",
             "labels",
-            f"!has(self.labels) || self.labels.all(key, !key.startsWith('{GROUP}/'))",
-            f"labels under {GROUP}/ are the operator's own; choose another prefix",
-            lambda pod: not any(key.startswith(f"{GROUP}/") for key in pod.labels or {}),
+            f"!has(self.labels) || self.labels.all(key, !key.startsWith('{GROUP}/') && "
+            f"!(key in {_cel_list(OWN_LABELS)}))",
+            f"labels under {GROUP}/ and {', '.join(OWN_LABELS)} are the operator's own; choose another name",
+            lambda pod: not any(key.startswith(f"{GROUP}/") or key in OWN_LABELS for key in pod.labels or {}),
         ),
     )
 
@@ -138,7 +158,7 @@ class PodTemplate(SpecModel):
     annotations: Annotated[dict[str, LongText], Field(max_length=32), LeaveOutNull] | None = None
     """Annotations of the pods."""
     node_selector: Labels | None = None
-    """Labels that a node must have, beside those of the class."""
+    """Labels that a node must have, beside those of the class; of one key the class's value wins."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = None
     """Taints that the pods tolerate, beside those of the class."""
     affinity: AnyObject | None = None
