@@ -11,8 +11,10 @@ images_and_weights() {
   logged "weights of SmolLM2-135M-Instruct" weights.log .venv/bin/python scripts/weights.py
 }
 
-beside images_and_weights # a failure of either side ends the other: nobody should wait ten minutes to read why
-bash e2e/kind/cluster.sh up
-wait "$beside" || die "the images or the weights are not ready" "read the lines above, then run the same command again"
+beside images_and_weights
+beside bash e2e/kind/cluster.sh up
+for _ in 1 2; do # a failure of either side ends the other: nobody should wait half an hour to read why
+  wait -n || die "the cluster, the images or the weights are not ready" "read the lines above, then run the same command again"
+done
 end_beside
 bash images/load.sh

