@@ -48,7 +48,7 @@ _TOLD_PODS = 1000
 class _View:
     """What was last made of one service. ``seen`` is the resourceVersion from which ``written`` was made: while the
     watch still shows it, ``written`` is the newer status. ``scaled`` likewise: the one from which the replicas were
-    last changed."""
+    last changed. ``wanted``: the newest decision that changes them, with what it was made from."""
 
     uid: str
     actions: Actions | None = None
@@ -57,6 +57,7 @@ class _View:
     seen: str = ""
     written: LLMServiceStatus | None = None
     scaled: str = ""
+    wanted: tuple[Snapshot, Decision] | None = None
 
 
 class Controller:
@@ -266,14 +267,19 @@ class Controller:
         is_wanted = (
             is_driver(service) and decision.desired != decision.current and "replicas" in snapshot.service["spec"]
         )
-        version = snapshot.service["metadata"]["resourceVersion"]
-        if is_wanted and key not in self._scaling and version != view.scaled:
-            task = asyncio.create_task(self._scale(key, snapshot, decision, view), name=f"scale {key[0]}/{key[1]}")
+        is_new = snapshot.service["metadata"]["resourceVersion"] != view.scaled
+        view.wanted = (snapshot, decision) if is_wanted and is_new else None
+        if view.wanted is not None and key not in self._scaling:
+            task = asyncio.create_task(self._scale(key, view), name=f"scale {key[0]}/{key[1]}")
             self._scaling[key] = task
             task.add_done_callback(lambda _: self._scaling.pop(key, None))
 
-    async def _scale(self, key: Key, snapshot: Snapshot, decision: Decision, view: _View) -> None:
+    async def _scale(self, key: Key, view: _View) -> None:
+        """In turn; what is wanted is looked up then, since a turn may take long to come."""
         async with self._scaling_slots:
+            if view.wanted is None:
+                return
+            snapshot, decision = view.wanted
             with _told_of(key):
                 await self._scaler.act(snapshot, decision, self._scraper.readings, _rfc3339(datetime.now(UTC)))
                 view.scaled = snapshot.service["metadata"]["resourceVersion"]

@@ -234,7 +234,7 @@ def test_a_restart_keeps_the_certificate_and_the_secret_of_the_chart(
 
 def test_it_is_not_ready_before_the_api_server_trusts_it(webhook: Webhook, start: Callable[[Process], Process]) -> None:
     process = start(webhook.process())
-    eventually(lambda: webhook.name in process.get("/readyz")[1], 30)
+    eventually(lambda: webhook.name in process.get("/readyz")[1], 60)
     status, text = process.get("/readyz")
     assert (status, "does not exist yet" in text) == (503, True)
     webhook.configure()
@@ -247,7 +247,7 @@ def test_a_secret_that_is_gone_is_told_with_who_makes_it(webhook: Webhook, start
     webhook.configure()
     webhook.api.delete(webhook.secret_path())
     process = start(webhook.process())
-    eventually(lambda: "helm upgrade" in process.get("/readyz")[1], 30)
+    eventually(lambda: "helm upgrade" in process.get("/readyz")[1], 60)
     webhook.api.create(webhook.secret_path().rsplit("/", 1)[0], {"metadata": {"name": webhook.secret}})
     process.until_ready()
 

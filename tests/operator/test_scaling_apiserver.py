@@ -124,6 +124,8 @@ def test_demand_is_written_at_most_every_15_seconds_and_an_idle_service_never(
 ) -> None:
     worker = new_worker()
     worker.pod(cluster, "chat-one")
+    # A service without pods has no demand either: what is told of the worker itself comes with its first reading.
+    cluster.until_condition("MetricsAvailable", "True")
     cluster.until(lambda: _status(cluster).get("demand", {}).get("percent") == 0)
     idle = cluster.find("llmservices", "chat")
     _pass_rounds(cluster, operator, 4)

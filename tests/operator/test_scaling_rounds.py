@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from kvbudget_operator.controller import Controller
 from kvbudget_operator.gather import Indexes, Key
 from kvbudget_operator.metrics import OperatorMetrics
 from kvbudget_operator.reconcile import decide
-from kvbudget_operator.settings import OperatorSettings
+from kvbudget_operator.settings import SCALING_WRITES, OperatorSettings
 from support.accepted import WORKER, snapshot
 from support.fakeworker import FakeWorker
 from support.kubeapi import Object
@@ -26,7 +28,7 @@ SCALING = {"maxReplicas": 3, "targetPercent": 50}
 
 
 class Apiserver:
-    """Takes every write, but for /scale in the namespace ``slow``, which it answers when the test ends, and in
+    """Takes every write, but for /scale in namespaces that begin with ``slow``, which it answers at ``end``, and in
     ``broken``, which it refuses. ``scaled``: namespaces in which a change of replicas was asked for."""
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Apiserver:
                 is_scale = self.path.partition("?")[0].endswith("/scale")
                 if is_scale:
                     api.scaled.append(namespace)
-                if is_scale and namespace == "slow":
+                if is_scale and namespace.startswith("slow"):
                     api.end.wait(60)
                 refused = is_scale and namespace == "broken"
                 self._answer(500 if refused else 200, {"metadata": {"resourceVersion": "9"}, "message": "out of order"})
@@ -139,28 +141,66 @@ def watched(namespaces: tuple[str, ...], port: int) -> Indexes:
     )
 
 
+@asynccontextmanager
+async def running(
+    api: Apiserver, indexes: Indexes, folder: Path
+) -> AsyncIterator[tuple[Controller, Callable[[], float]]]:
+    """A controller that has seen every service, and a way to tell how many rounds of readings there were."""
+    client = Client.connect(threads=8, timeout_seconds=60, kubeconfig=str(api.kubeconfig(folder)))
+    metrics = OperatorMetrics()
+    controller = Controller(OperatorSettings(WORKER, scrape_seconds=0.1), client, metrics)
+    await controller.start(indexes)
+    for key in indexes.services:
+        controller.add(key)
+
+    def rounds() -> float:
+        found = re.search(
+            r"^kvbudget_operator_scrape_rounds_total (\S+)", metrics.exposition()[0].decode(), re.MULTILINE
+        )
+        assert found
+        return float(found.group(1))
+
+    try:
+        yield controller, rounds
+    finally:
+        api.end.set()
+        await controller.stop()
+        client.close()
+
+
+async def until(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not check():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_a_change_that_waits_for_its_turn_is_not_made_once_nothing_wants_it_any_more(
+    api: Apiserver, worker: FakeWorker, tmp_path: Path
+) -> None:
+    slow = tuple(f"slow-{number}" for number in range(SCALING_WRITES))
+    async with running(api, watched((*slow, "well"), worker.port), tmp_path) as (_, rounds):
+        await until(lambda: set(api.scaled) == set(slow))
+        for reserved in (worker.reserved, 0):
+            worker.reserved = reserved
+            before = rounds()
+            await until(lambda: rounds() >= before + 3)  # noqa: B023 (called before the next turn)
+        api.end.set()
+        before = rounds()
+        await until(lambda: rounds() >= before + 3)
+    assert sorted(api.scaled) == sorted(slow)
+
+
 async def test_a_service_whose_api_calls_hang_or_fail_holds_up_no_other(
     api: Apiserver, worker: FakeWorker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     indexes = watched(("broken", "odd", "slow", "well"), worker.port)
     del indexes.pods[("odd", "chat")][0]["status"]["conditions"][0]["type"]  # type: ignore[index]
-    client = Client.connect(threads=8, timeout_seconds=60, kubeconfig=str(api.kubeconfig(tmp_path)))
-    controller = Controller(OperatorSettings(WORKER, scrape_seconds=0.1), client, OperatorMetrics())
-    await controller.start(indexes)
-    for key in indexes.services:
-        controller.add(key)
-    try:
-        deadline = time.monotonic() + 30
-        while not ({"slow", "well"} <= set(api.scaled) and api.scaled.count("broken") > 1):
-            assert time.monotonic() < deadline, api.scaled
-            await asyncio.sleep(0.05)
+    async with running(api, indexes, tmp_path) as (controller, _):
+        await until(lambda: {"slow", "well"} <= set(api.scaled) and api.scaled.count("broken") > 1)
         assert not controller.stopped.is_set()
         assert api.scaled.count("slow") == 1, "no second one while the first is on its way"
         assert api.scaled.count("well") == 1, "the watch has not shown the first one yet"
-    finally:
-        api.end.set()
-        await controller.stop()
-        client.close()
     told = {
         record.getMessage().partition(" failed")[0]: record
         for record in caplog.records
