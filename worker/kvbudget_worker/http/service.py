@@ -14,6 +14,7 @@ from kvbudget_worker.engine import Engine, monotonic_ms
 from kvbudget_worker.gate import Ask
 from kvbudget_worker.generation import TextRules
 from kvbudget_worker.http.bodies import ChatBody, CompletionBody
+from kvbudget_worker.http.connection import DEFAULT_PATIENCE, Patience
 from kvbudget_worker.lifecycle import Lifecycle, Phase
 from kvbudget_worker.limits import output_limit
 from kvbudget_worker.metrics import Exposition, WorkerMetrics
@@ -41,7 +42,7 @@ class Prepared:
 class Service:
     """Made before the model is loaded; :meth:`ready` completes it."""
 
-    def __init__(self, plan: Plan, lifecycle: Lifecycle) -> None:
+    def __init__(self, plan: Plan, lifecycle: Lifecycle, patience: Patience = DEFAULT_PATIENCE) -> None:
         self.plan = plan
         self.lifecycle = lifecycle
         self.metrics = WorkerMetrics(
@@ -58,6 +59,7 @@ class Service:
         self.metrics.set(contract.PLAN_INFO, 1)
         self.observer = Observer(self.metrics)
         self.exposition = Exposition(self.metrics, self.refresh)
+        self.body_seconds = patience.body_seconds
         self.max_body_bytes = max(4 << 20, 64 * plan.limits.max_model_len)
         self.started_at = int(time.time())
         self._tokenizer: Tokenizer | None = None
