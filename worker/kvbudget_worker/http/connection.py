@@ -17,8 +17,6 @@ from kvbudget_worker.refusals import invalid
 MAX_HEAD_BYTES: Final = 64 << 10
 """Request line and headers; as much as uvicorn allows with its other parser."""
 _PROBES: Final = 4
-_PIPELINED: Final = 8
-"""Requests that are taken while another one is answered; more stay in the kernel's buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,6 @@ class BoundedConnection(HttpToolsProtocol):
         self._unended_bytes = 0
         self._head_is_there()
         super().on_headers_complete()
-        if len(self.pipeline) <= _PIPELINED:
-            self.flow.resume_reading()  # or the end of the connection would not be seen
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
