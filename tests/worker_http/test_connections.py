@@ -33,7 +33,7 @@ def connect(worker: Served, *, receive_bytes: int | None = None) -> socket.socke
     sock = socket.socket()
     if receive_bytes is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    sock.settimeout(20)
+    sock.settimeout(40)
     sock.connect((str(address.hostname), address.port))
     return sock
 
@@ -63,7 +63,7 @@ def test_a_head_that_does_not_end_is_not_waited_for(worker: Served, sent: bytes)
         client.sendall(sent)
         data, seconds = until_closed(client)
     assert data == b""
-    assert PATIENCE_SECONDS / 2 < seconds < PATIENCE_SECONDS + 5
+    assert PATIENCE_SECONDS / 2 < seconds < PATIENCE_SECONDS + 15
 
 
 def test_a_second_head_that_does_not_end_is_not_waited_for(worker: Served) -> None:
@@ -73,7 +73,7 @@ def test_a_second_head_that_does_not_end_is_not_waited_for(worker: Served) -> No
         client.sendall(b"GET /ver")
         data, seconds = until_closed(client)
     assert data == b""
-    assert seconds < PATIENCE_SECONDS + 5
+    assert seconds < PATIENCE_SECONDS + 15
 
 
 def test_a_body_that_trickles_in_is_refused_in_time(worker: Served) -> None:
@@ -87,7 +87,7 @@ def test_a_body_that_trickles_in_is_refused_in_time(worker: Served) -> None:
     assert head.startswith(b"HTTP/1.1 408")
     assert b"connection: close" in head.lower()
     assert json.loads(body)["error"]["code"] == "body_timeout"
-    assert seconds < PATIENCE_SECONDS + 5
+    assert seconds < PATIENCE_SECONDS + 15
     assert worker.client.get("/load").json()["server_load"] == 0
 
 
@@ -149,7 +149,7 @@ def test_a_client_that_goes_away_frees_its_pages_although_more_requests_came_beh
         assert worker.status("/live") == 200
     left_at = time.monotonic()
     worker.until_pages_are_back()
-    assert time.monotonic() - left_at < 3, "8000 steps would take longer"
+    assert time.monotonic() - left_at < 7, "8000 steps of 1 ms take longer"
 
 
 def test_two_hundred_clients_that_vanish_leave_nothing(worker: Served) -> None:
