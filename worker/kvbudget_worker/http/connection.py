@@ -17,6 +17,8 @@ from kvbudget_worker.refusals import invalid
 MAX_HEAD_BYTES: Final = 64 << 10
 """Request line and headers; as much as uvicorn allows with its other parser."""
 _PROBES: Final = 4
+_PIPELINED: Final = 8
+"""Requests that are taken while another one is answered; more stay in the kernel's buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._unended_bytes = 0
         self._head_is_there()
         super().on_headers_complete()
+        if len(self.pipeline) <= _PIPELINED:
+            self.flow.resume_reading()  # uvicorn stops reading behind a request, and so misses the connection's end
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
