@@ -69,7 +69,9 @@ def test_a_head_that_does_not_end_is_not_waited_for(worker: Served, sent: bytes)
 def test_a_second_head_that_does_not_end_is_not_waited_for(worker: Served) -> None:
     with connect(worker) as client:
         client.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += client.recv(65536)
         client.sendall(b"GET /ver")
         data, seconds = until_closed(client)
     assert data == b""
