@@ -6,6 +6,7 @@ Exit codes of ``kvbudget plan``: 0 everything fits, 1 something does not, 2 bad 
 
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ class Documents:
 
 def main() -> None:
     """Entry point. Never shows a traceback for what a user gave."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the caller: Python then has no stream at all
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (as long as the process)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show ≤ still shows the rest
@@ -106,7 +110,9 @@ def app() -> "click.Group":
 
 def _fail(error: InputError) -> NoReturn:
     for line in str(error).splitlines():
-        sys.stderr.write(f"error: {line}\n")
+        # A name in a file must not steer the terminal.
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        sys.stderr.write(f"error: {shown}\n")
     sys.exit(EXIT_BAD_INPUT)
 
 

@@ -20,7 +20,13 @@ def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
     import yaml
 
     class Strict(yaml.SafeLoader):
-        """Refuses a key that occurs twice, which YAML forbids and PyYAML lets pass."""
+        """Refuses a key that occurs twice, which YAML forbids and PyYAML lets pass, and numbers without end."""
+
+        def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+            if len(node.value) > _MAX_DIGITS:
+                problem = f"a number of {len(node.value)} characters"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+            return int(super().construct_yaml_int(node))
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen = set()
@@ -33,8 +39,9 @@ def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
                 seen.add(key_node.value)
             return super().construct_mapping(node, deep)
 
+    Strict.add_constructor("tag:yaml.org,2002:int", Strict.construct_yaml_int)
     try:
-        documents = list(yaml.load_all(text, Loader=Strict))
+        return list(_objects(list(yaml.load_all(text, Loader=Strict)), path))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -43,7 +50,6 @@ def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
         # ValueError: dates and numbers out of range; RecursionError: nesting without end.
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(path, f"is not YAML: {first}; give a Kubernetes manifest") from None
-    return list(_objects(documents, path))
 
 
 def _objects(documents: list[Any], path: str) -> Iterator[dict[str, Any]]:
@@ -60,4 +66,7 @@ def _objects(documents: list[Any], path: str) -> Iterator[dict[str, Any]]:
             yield document
 
 
+_MAX_DIGITS = 64
+"""No count or size in bytes is longer. Python refuses decimal numbers beyond 4300 digits, but not hexadecimal ones,
+which it then cannot print, and takes time that grows with the square of the length for sexagesimal ones."""
 _KINDS = {str: "text", list: "list", int: "number", float: "number", bool: "boolean"}

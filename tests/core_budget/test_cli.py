@@ -182,6 +182,10 @@ BAD = {
     "a list": ("[1, 2]", "document 1 is a list, not an object"),
     "key twice": ("kind: LLMService\nkind: GPUClass\n", "the key 'kind' occurs twice"),
     "nested without end": ("[" * 5_000, "is not YAML"),
+    "a list in itself": ("&a\nkind: List\nitems: [*a]\n", "is not YAML: maximum recursion depth"),
+    "a hexadecimal number without end": (f"kind: 0x{'f' * 5000}\n", "line 1, column 7: a number of 5002 characters"),
+    "a sexagesimal number without end": (f"kind: 1{':59' * 3000}\n", "line 1, column 7: a number of 9001 characters"),
+    "escapes in a name": ('kind: LLMService\nmetadata: {name: "\\e[2J\\a"}\n', r"LLMService \x1b[2J\x07: apiVersion"),
     "alias in itself": ("kind: LLMService\nmetadata: &a {x: *a}\nspec: *a\n", "LLMService: spec.model: is required"),
     "unhashable key": ("? [a, b]\n: c\n", "found unhashable key"),
     "number as key": ("kind: LLMService\n1: x\n", "Keys should be strings"),
@@ -279,6 +283,16 @@ def test_output_that_cannot_be_written_is_one_line(
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("<&- >&- 2>&-", 2)])
+def test_a_stream_that_the_caller_has_closed_changes_no_exit_code(
+    closed: str, code: int, write: Callable[..., str], service_manifest: dict[str, Any]
+) -> None:
+    command = f'{sys.executable} -m kvbudget plan -f "$1" {closed}'
+    shell = ["sh", "-c", command, "sh", write("{" if code else [service_manifest])]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 def test_a_class_that_occurs_twice_is_bad_input(write: Callable[..., str], service_manifest: dict[str, Any]) -> None:

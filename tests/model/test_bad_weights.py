@@ -30,6 +30,10 @@ def _edit(folder: Path, **changes: object) -> None:
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
 
 
+def _llama3(**changes: object) -> dict[str, object]:
+    return {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64, **changes}
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
@@ -49,6 +53,16 @@ def _edit(folder: Path, **changes: object) -> None:
         ({"hidden_act": "gelu"}, UnsupportedError, "hidden_act: 'gelu' is not supported"),
         ({"mlp_bias": True}, UnsupportedError, "mlp_bias"),
         ({"quantization_config": {"bits": 4}}, UnsupportedError, "quantization_config"),
+        ({"rms_norm_eps": float("nan")}, ShapeError, "rms_norm_eps: is nan, not a positive number"),
+        ({"rope_theta": float("inf")}, ShapeError, "rope_theta: is inf, not a positive number"),
+        ({"rope_theta": 10**400}, ShapeError, "rope_theta: is 1000000.*0000, not a positive number"),
+        ({"num_hidden_layers": 10**400}, ShapeError, "num_hidden_layers: is 1000000.*0000, not a positive whole"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": float("nan")}}, ShapeError, "factor: is nan"),
+        ({"rope_scaling": _llama3(low_freq_factor=4.0)}, ShapeError, "low_freq_factor 4.0 must be below"),
+        ({"rope_scaling": _llama3(original_max_position_embeddings=10**400)}, ShapeError, "original_max_position"),
+        ({"architectures": [["LlamaForCausalLM"]]}, UnsupportedError, "architectures: "),
+        ({"tie_word_embeddings": "false"}, ShapeError, "tie_word_embeddings: is 'false', not true or false"),
+        ({"attention_bias": 0}, ShapeError, "attention_bias: is 0, not true or false"),
         ({"hidden_size": 128}, ShapeError, r"tensor model.embed_tokens.weight is \[320, 64\].*asks for \[320, 128\]"),
         ({"num_hidden_layers": 3}, WeightsError, "has no tensor model.layers.2.input_layernorm.weight"),
     ],
@@ -68,6 +82,8 @@ def test_a_config_that_cannot_be_served_is_refused_by_key(
         ("config.json", lambda p: p.write_text("{'a': 1}"), ShapeError, "no valid JSON .*copy"),
         ("config.json", lambda p: p.write_text("[]"), ShapeError, "must hold a JSON object"),
         ("config.json", lambda p: p.write_bytes(b"\xff\xfe"), ShapeError, "no valid JSON"),
+        ("config.json", lambda p: p.write_text("[" * 100_000), ShapeError, "no valid JSON .*copy"),
+        ("generation_config.json", lambda p: p.write_text("[" * 100_000), ShapeError, "cannot be read .*copy"),
         ("model.safetensors", lambda p: p.unlink(), WeightsError, "neither model.safetensors .* nor a .gguf"),
         ("model.safetensors", lambda p: p.write_bytes(b""), WeightsError, "damaged or truncated .*checksum"),
         ("model.safetensors", lambda p: p.write_bytes(b"x" * 999), WeightsError, "damaged or truncated .*checksum"),
@@ -139,11 +155,22 @@ class TestShards:
         with pytest.raises(WeightsError, match=r"b\.safetensors: .*copy all shards"):
             _load(sharded)
 
-    @pytest.mark.parametrize("content", ["{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/x"}}'])
+    @pytest.mark.parametrize(
+        "content", ["{", "[" * 100_000, "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/x"}}']
+    )
     def test_a_broken_index_is_named(self, sharded: Path, content: str) -> None:
         (sharded / "model.safetensors.index.json").write_text(content)
         with pytest.raises(WeightsError, match=r"index\.json: .*copy it again"):
             _load(sharded)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float8_e4m3fn])
+def test_codes_of_a_quantisation_are_not_taken_for_weights(dtype: torch.dtype, tiny: Path) -> None:
+    tensors = load_file(tiny / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(dtype)
+    save_file(tensors, str(tiny / "model.safetensors"))
+    with pytest.raises(WeightsError, match=rf"model\.safetensors: tensor model\.norm\.weight is {dtype}: use BF16"):
+        _load(tiny)
 
 
 def test_end_tokens_of_the_generation_config_count_too(tiny: Path) -> None:

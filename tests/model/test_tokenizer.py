@@ -90,6 +90,7 @@ def test_a_chat_is_the_template_filled_in(bytewise: Tokenizer) -> None:
     [
         ("{{ raise_exception('roles must alternate') }}", "refuses them: roles must alternate"),
         ("{{ messages[0]['content'] + 1 }}", "cannot render them"),
+        ("{{ 1 / (messages | length - 1) }}", "cannot render them: division by zero"),
         ("{{ ''.__class__.__mro__ }}", "refuses them: .*unsafe"),
     ],
 )
@@ -116,7 +117,12 @@ def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
         ("tokenizer.json", None, "tokenizer.json: not found"),
         ("tokenizer_config.json", "{", "tokenizer_config.json: cannot be read .*copy"),
         ("tokenizer_config.json", "[]", "tokenizer_config.json: must hold a JSON object"),
+        ("tokenizer_config.json", "[" * 100_000, "tokenizer_config.json: cannot be read .*copy"),
+        ("tokenizer_config.json", '{"chat_template": 3}', "tokenizer_config.json: its chat_template is no text"),
         ("chat_template.jinja", "{% if %}", "chat template does not compile"),
+        ("chat_template.jinja", "{{ 'x' | truncate(1 / 0) }}{% if %}", "chat template does not compile"),
+        ("chat_template.jinja", "{{ " + "(" * 5000 + ")" * 5000 + " }}", "chat template does not compile"),
+        ("chat_template.jinja", "{% if 1 %}" * 500 + "{% endif %}" * 500, "chat template does not compile"),
     ],
 )
 def test_a_broken_file_is_named_with_the_fix(name: str, content: str | None, words: str, tmp_path: Path) -> None:
@@ -127,6 +133,29 @@ def test_a_broken_file_is_named_with_the_fix(name: str, content: str | None, wor
         (folder / name).write_text(content)
     with pytest.raises(WeightsError, match=words):
         Tokenizer.load(folder)
+
+
+def test_a_template_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(WeightsError, match=r"chat_template\.jinja: cannot be read .*copy"):
+        Tokenizer.load(folder)
+
+
+def test_named_templates_give_the_default_one(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    named = [{"name": ["odd"], "template": "a"}, {"name": "default", "template": "bcd"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert len(Tokenizer.load(folder).chat([])) == 3
+
+
+def test_a_prompt_is_neither_cut_nor_padded_as_it_was_in_training(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    fast = FastTokenizer.from_file(str(folder / "tokenizer.json"))
+    fast.enable_truncation(max_length=5)
+    fast.enable_padding(length=50)
+    fast.save(str(folder / "tokenizer.json"))
+    assert len(Tokenizer.load(folder).encode("hello world")) == 11
 
 
 def test_a_tokenizer_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """A worker whose model is a script: the real server, gate, scheduler and pool around a runner
 that says what it is told.
 
-``python -m support.scripted PLAN PORT_FILE [--step-ms N] [--fail-at STEP] [--load-ms N]`` serves one. It starts without
-torch, and its speed and its failures are what a test needs.
+``python -m support.scripted PLAN PORT_FILE`` serves one; its options are in :func:`main`. It starts without torch, and
+its speed and its failures are what a test needs.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from kvbudget import contract
 from kvbudget.plan import Plan
 from kvbudget_worker.batch import Sampled, StepBatch
+from kvbudget_worker.http.connection import Patience
 from kvbudget_worker.server import Loaded, bind, serve
 from kvbudget_worker.tokenizer import Tokenizer
 
@@ -170,6 +171,8 @@ def main() -> int:
     parser.add_argument("--step-ms", type=float, default=0)
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--load-ms", type=float, default=0)
+    parser.add_argument("--patience-s", type=float, default=60)
+    parser.add_argument("--idle", type=int, default=1024)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
     plan = Plan.model_validate_json(options.plan.read_text())
@@ -182,7 +185,8 @@ def main() -> int:
     sock = bind("127.0.0.1", 0)
     sock.listen()
     options.port_file.write_text(str(sock.getsockname()[1]))
-    return serve(plan, sock, load)
+    seconds = options.patience_s
+    return serve(plan, sock, load, Patience(seconds, seconds, seconds, options.idle))
 
 
 def measured(plan: Plan) -> dict[contract.Metric, int]:

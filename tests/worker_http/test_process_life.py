@@ -92,6 +92,27 @@ def test_sigterm_lets_in_flight_requests_finish(tmp_path: Path) -> None:
         assert "drained" in worker.log
 
 
+def test_sigterm_lets_waiting_requests_be_served(tmp_path: Path) -> None:
+    plan = make_plan(pages=8, queue_tokens=1000, drain_timeout_seconds=60)
+    with served(tmp_path, plan, ["--step-ms", "10"]) as worker:
+        lines, _ = stream(worker, 120)
+        answers: list[httpx.Response] = []
+
+        def wait_in_the_queue() -> None:
+            body = {"prompt": "x", "max_tokens": 60}
+            answers.append(httpx.post(f"{worker.url}/v1/completions", json=body, timeout=60))
+
+        waiting = threading.Thread(target=wait_in_the_queue)
+        waiting.start()
+        wait_for(lambda: worker.client.get("/load").json()["queued_requests"] == 1, "waiting in the queue")
+        worker.process.send_signal(signal.SIGTERM)
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+        waiting.join()
+        assert answers[0].status_code == 200
+        assert answers[0].json()["usage"]["completion_tokens"] == 60
+        assert worker.process.wait(20) == 0
+
+
 def test_what_outlives_the_drain_ends_with_an_error_and_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

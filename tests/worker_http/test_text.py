@@ -7,7 +7,7 @@ import pytest
 
 from kvbudget_worker.http.chunks import ChunkWriter, Usage, error_event
 from support.inprocess import InProcess, in_process
-from support.scripted import EOS
+from support.scripted import EOS, make_plan
 
 EURO = list("a€b".encode())
 
@@ -26,6 +26,24 @@ async def test_a_character_is_never_split() -> None:
         cut = await worker.complete(max_tokens=3)
     assert [c["choices"][0]["text"] for c in chunks] == ["a", "€", "b"]
     assert cut.json()["choices"][0]["text"] == "a\ufffd"
+
+
+async def test_a_text_with_a_token_that_the_model_does_not_have_is_refused() -> None:
+    """Tokenizers may have more tokens than their model; one of those would end the engine."""
+    plan = make_plan()
+    shape = plan.model.shape.model_copy(update={"vocab_size": EOS})
+    plan = plan.model_copy(update={"model": plan.model.model_copy(update={"shape": shape})})
+    async with in_process(plan) as worker:
+        answers = [
+            await worker.complete(prompt="a<|im_end|>"),
+            await worker.complete(prompt=["a", "a<|im_end|>" * 2000]),
+            await worker.client.post("/tokenize", json={"prompt": "a<|im_end|>"}),
+            await worker.chat(),
+        ]
+        fine = await worker.complete(prompt="a", max_tokens=1)
+    assert [(a.status_code, a.json()["error"]["param"]) for a in answers] == [(400, "prompt")] * 3 + [(400, "messages")]
+    assert "token id 256 is outside the vocabulary, 0 … 255" in answers[0].text
+    assert fine.status_code == 200
 
 
 async def test_the_end_token_is_no_text_but_counts() -> None:

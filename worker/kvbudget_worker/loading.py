@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from kvbudget import contract
-from kvbudget.errors import InputError
+from kvbudget.errors import InputError, WeightsError
 from kvbudget.plan import Plan
 from kvbudget.quantity import format_bytes
 from kvbudget_worker.server import Loaded
@@ -14,6 +14,15 @@ from kvbudget_worker.tokenizer import Tokenizer
 def load_model(plan: Plan, device: str | None) -> Loaded:
     """Weights, page pool and tokenizer. Blocking. Raises WeightsError, ShapeError, UnsupportedError or InputError,
     each with the fix."""
+    try:
+        return _load(plan, device)
+    except OSError as error:
+        where = str(error.filename or plan.model.weights_path)
+        reason = f"cannot be read ({error.strerror or error}): check the volume and its permissions"
+        raise WeightsError(where, reason) from None
+
+
+def _load(plan: Plan, device: str | None) -> Loaded:
     # Read once, when torch loads its threads' runtime. By default threads spin while they wait for each other, which on
     # processors shared with other pods measured 2 to 8 times slower than sleeping.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

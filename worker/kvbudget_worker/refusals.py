@@ -7,6 +7,7 @@ bad JSON or field                400     invalid_request_error  (none; ``param``
 context or declared limit        400     invalid_request_error  context_length_exceeded
 can never fit the pool           400     invalid_request_error  request_exceeds_kv_budget
 body too big                     413     invalid_request_error  body_too_large
+body not there in time           408     invalid_request_error  body_timeout
 unknown model                    404     invalid_request_error  model_not_found
 pool or queue full now           429     rate_limit_error       kv_budget_exhausted
 queued past its deadline         429     rate_limit_error       queue_timeout
@@ -39,6 +40,7 @@ CODES: Final = (
     "context_length_exceeded",
     "request_exceeds_kv_budget",
     "body_too_large",
+    "body_timeout",
     "model_not_found",
     "kv_budget_exhausted",
     "queue_timeout",
@@ -107,6 +109,12 @@ def exceeds_budget(needed_tokens: int, limit_tokens: int) -> Refusal:
 
 def body_too_large(limit_bytes: int) -> Refusal:
     return Refusal(413, INVALID, f"the body is larger than {limit_bytes} bytes", "body_too_large")
+
+
+def body_timeout(limit_seconds: float) -> Refusal:
+    """408. The connection is closed: the rest of the body would be taken for the next request."""
+    message = f"the body did not arrive within {limit_seconds:g} s"
+    return Refusal(408, INVALID, message, "body_timeout", None, (("connection", "close"),))
 
 
 def model_not_found(asked: str, served: str) -> Refusal:

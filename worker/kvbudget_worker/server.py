@@ -7,6 +7,7 @@ uvicorn's: SIGTERM begins the drain and the server goes on answering until that 
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import os
 import signal
@@ -24,7 +25,7 @@ from kvbudget.plan import Plan
 from kvbudget_worker.device_thread import DeviceThread
 from kvbudget_worker.engine import Engine, StepRunner
 from kvbudget_worker.http.app import build_app
-from kvbudget_worker.http.heads import BoundedHeads
+from kvbudget_worker.http.connection import DEFAULT_PATIENCE, BoundedConnection, Patience
 from kvbudget_worker.http.service import Service
 from kvbudget_worker.lifecycle import Lifecycle
 from kvbudget_worker.tokenizer import Tokenizer
@@ -88,19 +89,22 @@ class _Server(uvicorn.Server):
 class Worker:
     """One worker process from its first request to its last."""
 
-    def __init__(self, plan: Plan, sock: socket.socket, load: Callable[[], Loaded]) -> None:
+    def __init__(
+        self, plan: Plan, sock: socket.socket, load: Callable[[], Loaded], patience: Patience = DEFAULT_PATIENCE
+    ) -> None:
         """``load``: blocking, runs on the device thread; an error of kvbudget's own tree is told in one line."""
         self._plan = plan
         self._load = load
         self._lifecycle = Lifecycle()
-        self._service = Service(plan, self._lifecycle)
+        self._service = Service(plan, self._lifecycle, patience)
         self._thread = DeviceThread()
+        patience.apply(sock)
         self._sock = sock
         self._stop = asyncio.Event()
         self._server = _Server(
             uvicorn.Config(
                 build_app(self._service),
-                http=BoundedHeads,
+                http=functools.partial(BoundedConnection, patience=patience),  # type: ignore[arg-type]
                 loop="none",
                 lifespan="off",
                 log_config=None,
@@ -162,10 +166,10 @@ class Worker:
         return self._thread.close(timeout_seconds)
 
 
-def serve(plan: Plan, sock: socket.socket, load: Callable[[], Loaded]) -> int:
+def serve(plan: Plan, sock: socket.socket, load: Callable[[], Loaded], patience: Patience = DEFAULT_PATIENCE) -> int:
     """Runs a :class:`Worker` to its end in an event loop of its own; returns the exit code. Does not return at all if
     the device still computes then: a stuck step must not keep the process."""
-    worker = Worker(plan, sock, load)
+    worker = Worker(plan, sock, load, patience)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(worker.run())
     if not worker.close():

@@ -37,6 +37,9 @@ class Tokenizer:
 
     def __init__(self, fast: FastTokenizer, config: Mapping[str, Any], chat_template: str | None, path: str) -> None:
         """``fast`` must be byte-level or SentencePiece-like BPE; UnsupportedError otherwise."""
+        # Some files carry the cut and the padding of their training; a prompt is counted and served as it is.
+        fast.no_truncation()
+        fast.no_padding()
         self._fast = fast
         self._path = path
         self._special = frozenset(i for i, t in fast.get_added_tokens_decoder().items() if t.special)
@@ -110,7 +113,7 @@ class Tokenizer:
             )
         except TemplateError as e:
             raise InputError("messages", f"the model's chat template refuses them: {e.message or e}") from None
-        except (TypeError, ValueError, KeyError, AttributeError) as e:
+        except Exception as e:  # noqa: BLE001 (a template is a program that came with the weights: it can raise anything)
             raise InputError("messages", f"the model's chat template cannot render them: {e}") from None
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -181,7 +184,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise WeightsError(str(path), f"cannot be read ({e}): copy the model's {path.name} again") from None
     if not isinstance(value, dict):
         raise WeightsError(str(path), f"must hold a JSON object: copy the model's {path.name} again")
@@ -191,12 +194,18 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 def _template_text(file: Path, config: Mapping[str, Any]) -> str | None:
     """A file of its own wins over the config; a list of named templates gives the one named ``default``."""
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as e:
+            raise WeightsError(str(file), f"cannot be read ({e}): copy the tokenizer's files again") from None
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+        named = (t for t in template if isinstance(t, dict) and t.get("name") == "default")
+        template = next(named, {}).get("template")
+    if template is not None and not isinstance(template, str):
+        where = str(file.with_name("tokenizer_config.json"))
+        raise WeightsError(where, "its chat_template is no text: copy the tokenizer's files again")
+    return template
 
 
 def _refuse(message: str) -> NoReturn:
@@ -213,7 +222,7 @@ def _compile(source: str | None, path: str) -> Any:
     env.globals["strftime_now"] = lambda layout: datetime.now(UTC).strftime(layout)
     try:
         return env.from_string(source)
-    except TemplateError as e:
+    except Exception as e:  # noqa: BLE001 (compiling computes the template's constants, and they can raise anything)
         raise WeightsError(
             path, f"its chat template does not compile ({e}): copy the tokenizer's files again"
         ) from None

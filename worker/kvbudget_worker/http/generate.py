@@ -43,7 +43,7 @@ class GenerationEndpoint:
         reply: _Reply | None = None
         with service.lifecycle.request():
             try:
-                raw = await read_body(scope, receive, service.max_body_bytes)
+                raw = await read_body(scope, receive, service.max_body_bytes, service.body_seconds)
                 async with until_disconnect(receive):
                     body: CompletionBody | ChatBody
                     if self._kind == "chat":

@@ -73,7 +73,7 @@ class InfoEndpoints:
         closed = lifecycle.closed(request.state.request_id)
         if closed is not None and (lifecycle.engine is None or lifecycle.dead is not None):
             raise Refused(closed)
-        return await read_body(request.scope, request.receive, self._service.max_body_bytes)
+        return await read_body(request.scope, request.receive, self._service.max_body_bytes, self._service.body_seconds)
 
     # --- operation ---------------------------------------------------------------------------------------------------
 

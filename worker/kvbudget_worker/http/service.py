@@ -14,6 +14,7 @@ from kvbudget_worker.engine import Engine, monotonic_ms
 from kvbudget_worker.gate import Ask
 from kvbudget_worker.generation import TextRules
 from kvbudget_worker.http.bodies import ChatBody, CompletionBody
+from kvbudget_worker.http.connection import DEFAULT_PATIENCE, Patience
 from kvbudget_worker.lifecycle import Lifecycle, Phase
 from kvbudget_worker.limits import output_limit
 from kvbudget_worker.metrics import Exposition, WorkerMetrics
@@ -41,7 +42,7 @@ class Prepared:
 class Service:
     """Made before the model is loaded; :meth:`ready` completes it."""
 
-    def __init__(self, plan: Plan, lifecycle: Lifecycle) -> None:
+    def __init__(self, plan: Plan, lifecycle: Lifecycle, patience: Patience = DEFAULT_PATIENCE) -> None:
         self.plan = plan
         self.lifecycle = lifecycle
         self.metrics = WorkerMetrics(
@@ -58,6 +59,7 @@ class Service:
         self.metrics.set(contract.PLAN_INFO, 1)
         self.observer = Observer(self.metrics)
         self.exposition = Exposition(self.metrics, self.refresh)
+        self.body_seconds = patience.body_seconds
         self.max_body_bytes = max(4 << 20, 64 * plan.limits.max_model_len)
         self.started_at = int(time.time())
         self._tokenizer: Tokenizer | None = None
@@ -94,16 +96,19 @@ class Service:
             raise Refused(model_not_found(name, self.plan.model.name))
 
     async def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids of a text."""
-        if len(text) <= _INLINE_CHARACTERS:
-            return self.tokenizer.encode(text, add_special=add_special)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special=add_special)
+        """Token ids of a text. Raises Refused (400) for a token that the model does not have."""
+
+        def encode() -> list[int]:
+            return self._known("prompt", self.tokenizer.encode(text, add_special=add_special))
+
+        return encode() if len(text) <= _INLINE_CHARACTERS else await asyncio.to_thread(encode)
 
     async def encode_chat(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
         """Token ids of a conversation in the model's template. Raises Refused (400)."""
 
         def encode() -> list[int]:
-            return self.tokenizer.chat(messages, add_generation_prompt=add_generation_prompt)
+            ids = self.tokenizer.chat(messages, add_generation_prompt=add_generation_prompt)
+            return self._known("messages", ids)
 
         short = sum(len(m["content"]) + _EACH_CHARACTERS for m in messages) <= _INLINE_CHARACTERS
         try:
@@ -174,7 +179,7 @@ class Service:
     async def _prompts(self, body: CompletionBody) -> list[list[int]]:
         def encode_all() -> list[list[int]]:
             return [
-                self.tokenizer.encode(prompt, add_special=body.add_special_tokens)
+                self._known("prompt", self.tokenizer.encode(prompt, add_special=body.add_special_tokens))
                 if isinstance(prompt, str)
                 else list(prompt)
                 for prompt in body.prompt
@@ -186,6 +191,12 @@ class Service:
         if sum(len(prompt) + _EACH_CHARACTERS for prompt in body.prompt) <= _INLINE_CHARACTERS:
             return encode_all()
         return await asyncio.to_thread(encode_all)
+
+    def _known(self, param: str, ids: list[int]) -> list[int]:
+        """Some tokenizers have more tokens than their model: a text that holds one of those must not reach it."""
+        if max(ids, default=0) >= self.plan.model.shape.vocab_size:
+            self.check_ids(param, tuple(ids))
+        return ids
 
     def check_ids(self, param: str, ids: tuple[int, ...]) -> None:
         """Raises Refused (400) for an id outside the vocabulary."""

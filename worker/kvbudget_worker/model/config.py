@@ -5,13 +5,15 @@ norm, biases) only the worker needs.
 """
 
 import json
+import reprlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from kvbudget.errors import ShapeError, UnsupportedError
-from kvbudget.shape import ModelShape
+from kvbudget.shape import MAX_FACT, ModelShape
 
 Family = Literal["llama", "qwen2"]
 ARCHITECTURES: Mapping[str, Family] = {
@@ -72,7 +74,7 @@ def read_config(path: Path) -> ModelConfig:
         raise ShapeError(str(path), "not found: the weights folder needs the model's config.json") from None
     except OSError as e:
         raise ShapeError(str(path), f"cannot be read ({e.strerror}): check the volume and its permissions") from None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ShapeError(str(path), f"is no valid JSON ({e}): copy the model's config.json again") from None
     if not isinstance(raw, dict):
         raise ShapeError(str(path), "must hold a JSON object: copy the model's config.json again")
@@ -87,7 +89,7 @@ def read_eos_ids(config: ModelConfig, path: Path) -> ModelConfig:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         ids = _token_ids(raw.get("eos_token_id"), str(path))
-    except (OSError, ValueError, AttributeError) as e:
+    except (OSError, ValueError, AttributeError, RecursionError) as e:
         raise ShapeError(str(path), f"cannot be read ({e}): copy it again, or remove it") from None
     return replace(config, eos_ids=tuple(dict.fromkeys((*config.eos_ids, *ids))))
 
@@ -97,7 +99,7 @@ def parse_config(raw: Mapping[str, Any], path: str) -> ModelConfig:
     feature that this decoder does not have."""
     names = raw.get("architectures") or ["(none)"]
     name = names[0] if isinstance(names, list) and names else str(names)
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise UnsupportedError(
             f"{path}: architectures", f"{name} is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
@@ -105,7 +107,7 @@ def parse_config(raw: Mapping[str, Any], path: str) -> ModelConfig:
     _refuse_unsupported(raw, path)
     heads = _positive(raw, "num_attention_heads", path)
     hidden = _positive(raw, "hidden_size", path)
-    attention_bias = bool(raw.get("attention_bias", False))
+    attention_bias = _flag(raw, "attention_bias", path)
     return ModelConfig(
         family=family,
         layers=_positive(raw, "num_hidden_layers", path),
@@ -120,7 +122,7 @@ def parse_config(raw: Mapping[str, Any], path: str) -> ModelConfig:
         max_position_embeddings=_positive(raw, "max_position_embeddings", path),
         rope=_rope(raw, path),
         rms_norm_eps=_number(raw, "rms_norm_eps", path, 1e-6),
-        tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        tied_embeddings=_flag(raw, "tie_word_embeddings", path),
         qkv_bias=attention_bias or family == "qwen2",
         output_bias=attention_bias and name == "LlamaForCausalLM",
         eos_ids=_token_ids(raw.get("eos_token_id"), path),
@@ -159,8 +161,8 @@ def _refuse_unsupported(raw: Mapping[str, Any], path: str) -> None:
 
 def _positive(raw: Mapping[str, Any], key: str, path: str) -> int:
     value = raw.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        what = "is missing" if value is None else f"is {value!r}, not a positive whole number"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_FACT:
+        what = "is missing" if value is None else f"is {reprlib.repr(value)}, not a positive whole number"
         raise ShapeError(f"{path}: {key}", f"{what}: copy the model's config.json again")
     return value
 
@@ -169,9 +171,29 @@ def _number(raw: Mapping[str, Any], key: str, path: str, default: float) -> floa
     value = raw.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ShapeError(f"{path}: {key}", f"is {value!r}, not a positive number: copy the model's config.json again")
+    if not is_positive(value):
+        raise ShapeError(
+            f"{path}: {key}", f"is {reprlib.repr(value)}, not a positive number: copy the model's config.json again"
+        )
     return float(value)
+
+
+def is_positive(value: object) -> bool:
+    """A number above 0 that a float can hold: JSON readers accept NaN, Infinity and integers of any length.
+
+    >>> [is_positive(v) for v in (1e-5, 3, 0, True, "1", float("nan"), float("inf"), 10**400)]
+    [True, True, False, False, False, False, False, False]
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+
+
+def _flag(raw: Mapping[str, Any], key: str, path: str) -> bool:
+    value = raw.get(key)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise ShapeError(f"{path}: {key}", f"is {value!r}, not true or false: copy the model's config.json again")
+    return value
 
 
 def _head_dim(hidden: int, heads: int, path: str) -> int:
@@ -201,12 +223,17 @@ def _rope(raw: Mapping[str, Any], path: str) -> Rope:
     if kind == "linear":
         return Rope(theta, "linear", factor=_number(scaling, "factor", path, 1.0))
     if kind == "llama3":
+        low, high = _number(scaling, "low_freq_factor", path, 1.0), _number(scaling, "high_freq_factor", path, 4.0)
+        if low >= high:  # the frequencies between them are scaled by a division by their difference
+            raise ShapeError(
+                f"{path}: rope_scaling", f"low_freq_factor {low} must be below high_freq_factor {high}: copy it again"
+            )
         return Rope(
             theta,
             "llama3",
             factor=_number(scaling, "factor", path, 8.0),
-            low_freq_factor=_number(scaling, "low_freq_factor", path, 1.0),
-            high_freq_factor=_number(scaling, "high_freq_factor", path, 4.0),
+            low_freq_factor=low,
+            high_freq_factor=high,
             original_max_positions=_positive(scaling, "original_max_position_embeddings", path),
         )
     raise UnsupportedError(f"{path}: rope_scaling", f"type {kind!r} is not supported; default, linear and llama3 are")

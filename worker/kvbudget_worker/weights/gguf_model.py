@@ -8,7 +8,7 @@ GGUF ``llama`` files hold Q and K rows so that RoPE rotates neighbours (0, 1), (
 from typing import Any
 
 from kvbudget.errors import ShapeError, UnsupportedError
-from kvbudget_worker.model.config import Family, ModelConfig, Rope
+from kvbudget_worker.model.config import Family, ModelConfig, Rope, is_positive
 from kvbudget_worker.weights.dequant import Floats
 from kvbudget_worker.weights.gguf import GGUFFile
 
@@ -121,6 +121,6 @@ class _Keys:
 
     def number(self, key: str, default: float) -> float:
         value = self.raw(key, default)
-        if not isinstance(value, int | float) or value <= 0:
+        if not is_positive(value):
             raise ShapeError(f"{self._file.path}: {self._prefix}.{key}", f"is {value!r}, not a positive number")
         return float(value)

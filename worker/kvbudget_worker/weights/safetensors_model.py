@@ -12,6 +12,8 @@ from kvbudget_worker.model.config import read_config, read_eos_ids
 
 _ONE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+"""Others are codes of a quantisation; taken for values they would be served as nonsense."""
 _COPY = "copy it again and compare its checksum"
 
 
@@ -45,16 +47,23 @@ class SafetensorsFolder:
             found: torch.Tensor = handle.get_tensor(name)
         except SafetensorError as e:
             raise WeightsError(str(self._files[name]), f"tensor {name} cannot be read ({e}): {_COPY}") from None
+        if found.dtype not in _DTYPES:
+            raise WeightsError(
+                str(self._files[name]), f"tensor {name} is {found.dtype}: use BF16, FP16 or FP32 weights of this model"
+            )
         return found
 
 
 def _open(path: Path) -> Any:
     try:
+        path.open("rb").close()  # to safetensors, a file that may not be read is not there
         return safe_open(str(path), framework="pt", device="cpu")
     except FileNotFoundError:
         raise WeightsError(str(path), f"named by {_INDEX} but not there: copy all shards of the model") from None
     except OSError as e:
-        raise WeightsError(str(path), f"cannot be read ({e}): check the volume and its permissions") from None
+        raise WeightsError(
+            str(path), f"cannot be read ({e.strerror or e}): check the volume and its permissions"
+        ) from None
     except SafetensorError as e:
         raise WeightsError(str(path), f"the file is damaged or truncated ({e}): {_COPY}") from None
 
@@ -62,7 +71,7 @@ def _open(path: Path) -> Any:
 def _shards(index: Path) -> list[str]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise WeightsError(str(index), f"no valid index of shards ({e}): {_COPY}") from None
     outside = [n for n in names if not isinstance(n, str) or Path(n).name != n]
     if outside:
