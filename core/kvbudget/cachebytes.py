@@ -45,7 +45,7 @@ def token_bytes(cache: Cache, precision: str, *, tensor_parallel: int = 1) -> in
             bits = element_bits(precision)
             codes = -(-cache.head_dim * bits // 8) + -(-cache.v_head_dim * bits // 8)
             scales = (scale_bytes(precision, cache.head_dim) + scale_bytes(precision, cache.v_head_dim)) // 2
-            return heads * (codes + scales)
+            return heads * (codes + scales) + 2 * cache.index_dim
         case LatentCache():
             return _latent_bytes(cache.latent_dim + cache.rope_dim, precision) + index_bytes(cache.index_dim)
         case CompressedCache():

@@ -3,7 +3,8 @@
 For whoever writes a budget:
 
 - :class:`Architecture` is one model. ``groups`` says what each decoder layer keeps per token or per sequence; the
-  indices of all groups together are 0 … layers - 1, each once. ``feed_forward`` says the same of the MLPs.
+  indices of all groups together are 0 … layers - 1; a layer that keeps two things (Falcon-H1: K and V beside a state)
+  is in two groups. ``feed_forward`` says the same of the MLPs, each layer at most once.
 - What a layer keeps is one of :data:`Cache`: :class:`AttentionCache` (K and V per KV head; ``window`` or ``chunk``
   bound it), :class:`LatentCache` (MLA), :class:`CompressedCache` (a window plus one entry per ``ratio`` tokens),
   :class:`StateCache` (a fixed state per sequence), :class:`SharedCache` (reads an earlier layer's K and V) or
@@ -19,10 +20,10 @@ All counts are of the whole model; nothing here depends on how many GPUs it runs
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 DType = Literal["BF16", "FP16", "FP32", "FP8E4M3", "INT8", "NVFP4"]
-DTYPE_BYTES: dict[str, int] = {"BF16": 2, "FP16": 2, "FP32": 4, "FP8E4M3": 1, "INT8": 1}
+DTYPE_BYTES: Final[dict[str, int]] = {"BF16": 2, "FP16": 2, "FP32": 4, "FP8E4M3": 1, "INT8": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +31,15 @@ class AttentionCache:
     """K and V for every token: ``kv_heads × (head_dim + v_head_dim)`` elements a token.
 
     ``window`` W: only the last W tokens are attended to. ``chunk`` C: only tokens of the same chunk of C. At most one
-    of the two is set; neither is full attention."""
+    of the two is set; neither is full attention. ``index_dim``: a sparse attention keeps beside them one 16-bit key of
+    so many elements a token, on every rank (0: none)."""
 
     kv_heads: int
     head_dim: int
     v_head_dim: int
     window: int | None = None
     chunk: int | None = None
+    index_dim: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,9 @@ class Elements:
         )
 
 
+NO_ELEMENTS: Final = Elements()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
     """Layers that keep the same: ``layers`` are their indices, rising. ``elements`` are the parameters of one such
@@ -156,17 +162,38 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """How a checkpoint stores its matrices: ``name`` as the API or the tool calls it, bits of one element and of the
-    scales that belong to it, in 1/1000 bit. ``expert_millibits`` where the experts differ."""
+    """How a checkpoint stores its matrices: ``name`` as the tool calls it, and bits of one element with the scales that
+    belong to it, in 1/1000 bit: of mixers (attention and states), of dense and shared MLPs, of routed experts, and of
+    the embeddings and the output projection. What :class:`Elements` calls ``kept`` is in the tables' format."""
 
     name: str
-    millibits: int
-    expert_millibits: int | None = None
+    mixer_millibits: int
+    mlp_millibits: int
+    expert_millibits: int
     table_millibits: int = 16000
-    """Bits of the embeddings and of the output projection."""
+
+    @property
+    def drafts_plain(self) -> bool:
+        """Whether draft layers stay in 16 bits, as in the published checkpoints that were made 4-bit afterwards."""
+        return self.name.startswith(("AWQ", "GPTQ", "INT4"))
 
 
-BF16 = WeightFormat(name="BF16", millibits=16000)
+def uniform(name: str, millibits: int, *, table_millibits: int = 16000) -> WeightFormat:
+    """One format for all matrices of the layers.
+
+    >>> uniform("FP8", 8000).expert_millibits
+    8000
+    """
+    return WeightFormat(
+        name=name,
+        mixer_millibits=millibits,
+        mlp_millibits=millibits,
+        expert_millibits=millibits,
+        table_millibits=table_millibits,
+    )
+
+
+BF16: Final = uniform("BF16", 16000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,12 +228,14 @@ class Architecture:
     vision_parameters: int | None = 0
     """Parameters of the vision (or audio) tower and its projector; 0: none, None: there is one of unknown size."""
     drafts: Draft | None = None
+    extra: int = 0
+    """Parameters beside layers, tables, the final norm and towers; on every rank, in 16 bits."""
     rope_scaling: bool = False
     assumptions: tuple[str, ...] = ()
 
     @property
     def layers(self) -> int:
-        return sum(group.count for group in self.groups)
+        return len({index for group in self.groups for index in group.layers})
 
     @property
     def kind(self) -> str:
@@ -258,8 +287,10 @@ def cache_kind(cache: Cache) -> str:
             return "sliding"
         case AttentionCache(chunk=int()):
             return "chunked"
-        case AttentionCache():
+        case AttentionCache(index_dim=0):
             return "full"
+        case AttentionCache():
+            return "sparse"
         case LatentCache(index_dim=0):
             return "mla"
         case LatentCache():
