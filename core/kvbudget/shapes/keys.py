@@ -20,6 +20,9 @@ MAX_EXPERTS: Final = 2**16
 
 _BOUNDS: Final[dict[str, int]] = {
     "num_hidden_layers": MAX_LAYERS,
+    "num_layers": MAX_LAYERS,
+    "n_layers": MAX_LAYERS,
+    "n_layer": MAX_LAYERS,
     "vocab_size": MAX_VOCAB,
     "vocab_size_per_layer_input": MAX_VOCAB,
     "max_position_embeddings": MAX_LENGTH,
