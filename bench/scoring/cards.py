@@ -28,7 +28,7 @@ _GIB: Final[tuple[tuple[str, float], ...]] = (
     (r"a5000", 23.68),
     (r"pro 6000", 94.97),
     (r"5090 laptop", 23.89),
-    (r"5090", 31.36),
+    (r"5090|pro 4500", 31.36),
     (r"4090|3090", 23.58),
     (r"5080|5070 ti|16gb", 15.6),
     (r"gb10|spark", 121.7),
@@ -38,6 +38,15 @@ _GIB: Final[tuple[tuple[str, float], ...]] = (
     (r"mi300", 191.7),
     (r"v100.*32", 31.73),
 )
+
+
+def likely_gib(point: Point) -> float | None:
+    """:func:`memory_gib`, else by the size in the card's name, less what drivers keep: 1.5% of small cards, 1% of
+    large. Good enough to ask what lies outside an engine's share, not to score a budget."""
+    size, boxed = memory_gib(point), re.search(r"(\d+) ?gi?b", point.text("gpu").lower())
+    if size is None and boxed:
+        return int(boxed[1]) * (0.985 if int(boxed[1]) <= 32 else 0.99)
+    return size
 
 
 def memory_gib(point: Point) -> float | None:
@@ -51,10 +60,10 @@ def memory_gib(point: Point) -> float | None:
     return next((size for pattern, size in _GIB if re.search(pattern, label)), None)
 
 
-def card_of(point: Point) -> Card | None:
+def card_of(point: Point, *, likely: bool = False) -> Card | None:
     """The card, or None where its memory is not known. In SGLang's logs the figure is what is free before the weights
     come."""
-    size = memory_gib(point)
+    size = likely_gib(point) if likely else memory_gib(point)
     if size is None:
         return None
     name = point.text("gpu") or "unnamed"

@@ -69,9 +69,10 @@ def plan_of(point: Point, shape: Architecture | str) -> EngineBudget | str:
     size = point.kv_gib
     if size is None:
         return planned(point, shape, given=point.number("model_weights_gib") is not None)
-    card = card_of(point) or Card(name=point.text("gpu"), memory_bytes=gib(size / 0.05))
+    known = card_of(point, likely=True)
+    card = known or Card(name=point.text("gpu"), memory_bytes=gib(size / 0.05))
     told = replace(settings_of(point), kv_cache_bytes=gib(size))
-    if fraction_of(point) is None and card_of(point) is None:
+    if fraction_of(point) is None or known is None:
         told = replace(told, memory_fraction=0.5)  # nothing is known of what lies outside the pool
     try:
         return budget(shape, card, point.engine, point.text("engine_version") if point.version else None, told)

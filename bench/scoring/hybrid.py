@@ -49,7 +49,7 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
     told = with_defaults(settings_of(point), card_of(point) or unnamed_card(point), rules)
     pool = stage_pool(shape, rules, told, resolved_format(shape, told.kv_format), (0, shape.layers))
     score = _compared(point, kind, pool, length, concurrency)
-    if score.ok or "prefix" in point.flags.lower() or not any(g.state_pages for g in pool.groups):
+    if score.ok or "prefix" in point.told.lower() or not any(g.state_pages for g in pool.groups):
         return score
     told = replace(told, prefix_caching=True)
     pool = stage_pool(shape, rules, told, resolved_format(shape, told.kv_format), (0, shape.layers))

@@ -81,7 +81,7 @@ def fitted(runs: Sequence[Run]) -> VllmVersion:
     ranks = _typical([(r.model, _other(r)) for r in runs if r.point.tensor_parallel > 1])
     return replace(
         rules,
-        bytes_per_logit=rules.bytes_per_logit if logits is None else round(logits),
+        bytes_per_logit=rules.bytes_per_logit if logits is None else round(logits, 1),
         other=_around(rules.other, alone),
         other_tensor_parallel=_around(rules.other_tensor_parallel, ranks),
     )

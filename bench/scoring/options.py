@@ -24,9 +24,9 @@ def logged_weights_gib(point: Point) -> float | None:
     """The weights of one GPU that the log prints; of SGLang also as what was free before them less what was after."""
     size = point.number("model_weights_gib")
     before = point.number("gpu_total_gib")
-    after = re.search(r"available_gpu_memory=([\d.]+)", point.log)
+    after = re.search(r"available_gpu_memory=([\d.]+)|weight end\.? *avail mem=([\d.]+)", point.log)
     if size is None and point.engine == "sglang" and before is not None and after:
-        return before - float(after[1])
+        return before - float(after[1] or after[2])
     return size
 
 
@@ -42,7 +42,7 @@ def settings_of(point: Point, *, weights: bool = False) -> Settings:
         max_model_len=point.whole("max_model_len"),
         memory_fraction=fraction_of(point),
         tensor_parallel=point.tensor_parallel,
-        expert_ranks=point.whole("tp") if point.engine == "sglang" else None,
+        mlp_ranks=point.whole("tp") if point.engine == "sglang" else None,
         pipeline_parallel=point.whole("pp") or 1,
         context_parallel=point.whole("dcp") or point.option(r"decode[_-]context[_-]parallel[_-]size[= ](\d+)") or 1,
         kv_format=point.kv_format,
@@ -53,8 +53,8 @@ def settings_of(point: Point, *, weights: bool = False) -> Settings:
             r"chunked[_-]prefill[_-]size[= ]([\d,]+)",
         ),
         max_sequences=point.option(r"max[_-]num[_-]seqs[= ](\d+)", r"max[_-]running[_-]requests[= ](\d+)"),
-        eager="eager" in point.flags.lower(),
-        prefix_caching=_prefix_caching(point.flags.lower()),
+        eager=re.search(r"enforce[_ -]eager(?![= ]*false)|disable-cuda-graph", point.told, re.IGNORECASE) is not None,
+        prefix_caching=_prefix_caching(point.told.lower()),
         draft_tokens=_draft_tokens(point),
         hybrid_groups="disable-hybrid-kv-cache-manager" not in point.flags.replace("_", "-").lower(),
         weight_bytes=tuple(gib(v) for v in logged),
@@ -65,7 +65,7 @@ def settings_of(point: Point, *, weights: bool = False) -> Settings:
 
 
 def _prefix_caching(flags: str) -> bool:
-    if re.search(r"no[_ -](enable[_ -])?prefix[_ -]caching|prefix[_ -]caching[= ](false|off)", flags):
+    if re.search(r"no[_ -](enable[_ -])?prefix[_ -]caching|prefix[_ -]caching[=: '\"]+(false|off)", flags):
         return False
     return bool(re.search(r"prefix[_ -]caching|mamba-cache-mode[= ]align", flags))
 
@@ -78,7 +78,7 @@ def _draft_tokens(point: Point) -> int:
     )
     if stated is not None:
         return stated
-    return 1 if re.search(r"\b(MTP|EAGLE)\b", point.flags) else 0
+    return 1 if re.search(r"(?<!no )\b(MTP|EAGLE)\b", point.told) else 0
 
 
 def _partition(point: Point) -> tuple[int, ...]:

@@ -96,12 +96,18 @@ class Point:
         """All that the point quotes or remarks."""
         return " ".join(self.text(key) for key in ("flags", "quote", "note", "adds_up_why"))
 
+    @property
+    def told(self) -> str:
+        """Flags, and the log's own echo of the command."""
+        return f"{self.flags} {self.text('quote')}"
+
     def option(self, *patterns: str) -> int | None:
-        """The first whole number that a flag gives; patterns have one group."""
-        for pattern in patterns:
-            found = re.search(pattern, self.flags, re.IGNORECASE)
-            if found:
-                return int(found[1].replace(",", ""))
+        """The first whole number that a flag gives, or the quoted command; patterns have one group."""
+        for text in (self.flags, self.text("quote")):
+            for pattern in patterns:
+                found = re.search(pattern, text, re.IGNORECASE)
+                if found:
+                    return int(found[1].replace(",", ""))
         return None
 
     @property

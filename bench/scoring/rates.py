@@ -3,7 +3,6 @@
 import re
 
 import peers
-from kvbudget.engines import Settings
 from kvbudget.engines.pages import latent_bytes, layer_token_bytes, resolved_format
 from kvbudget.engines.result import GIB, bytes_per_token
 from kvbudget.engines.sglang import cell_bytes
@@ -37,6 +36,8 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
     predicted = predicted_rate(point, shape)
     if isinstance(predicted, str):
         return skip(point, "bytes_per_token", predicted, kind=kind)
+    if point.engine == "sglang" and re.search(r"\bSWA\b", point.log, re.IGNORECASE):
+        predicted, remark = _pool_of_log(point, shape, predicted, logged)
     within = abs(predicted - logged) <= logged * (TOLERANCE + slack)
     if not within and point.is_minimum_of_ranks:
         remark = MINIMUM
@@ -73,6 +74,19 @@ def logged_rate(point: Point) -> tuple[float | None, float, str]:
     return None, 0.0, ""
 
 
+def _pool_of_log(point: Point, shape: Architecture, whole: float, logged: float) -> tuple[float, str]:
+    """SGLang keeps layers with a window in a pool of their own and prints each pool beside its own tokens, or both
+    together. Which one a point has copied is seen from its rate: they are a factor apart."""
+    told = settings_of(point)
+    kv_format, ranks = resolved_format(shape, told.kv_format), told.tensor_parallel
+    caches = [c for c in kept_caches(shape) if isinstance(c, AttentionCache)]
+    windowed = sum(layer_token_bytes(c, kv_format, tensor_parallel=ranks) for c in caches if c.window is not None)
+    full = sum(layer_token_bytes(c, kv_format, tensor_parallel=ranks) for c in caches if c.window is None)
+    pools = {"": whole, "the pool of the windowed layers": float(windowed), "the pool of the full layers": float(full)}
+    name = min(pools, key=lambda pool: abs(pools[pool] - logged))
+    return pools[name], name
+
+
 def _least_rank_gib(point: Point) -> float | None:
     """KV memory of the rank with the least, where every rank's other memory is logged."""
     others, total = point.rank_numbers("non_kv_gib"), point.number("gpu_total_gib")
@@ -86,7 +100,7 @@ def predicted_rate(point: Point, shape: Architecture) -> float | str:
     """Bytes of one token in all layers that keep it, on the rank that decides; or why there is no one rate."""
     told = settings_of(point)
     kv_format = resolved_format(shape, told.kv_format)
-    pool = _printed_pool(point, shape, told, kv_format)
+    pool = _without_indexer(point, shape, kv_format)
     if pool is not None:
         return pool
     if point.engine == "sglang":
@@ -104,15 +118,9 @@ def predicted_rate(point: Point, shape: Architecture) -> float | str:
     return max(rates) * told.context_parallel  # the log counts tokens of all ranks together; see logged_rate
 
 
-def _printed_pool(point: Point, shape: Architecture, told: Settings, kv_format: str) -> float | None:
-    """The rate of the one pool of several whose size the log prints; None where it prints all."""
-    caches, ranks = kept_caches(shape), told.tensor_parallel
-    tokens = point.whole("kv_tokens")
-    printed = re.search(r"SWA #tokens:? ([\d,]+)", point.log)
-    if printed and tokens == int(printed[1].replace(",", "")):
-        windowed = [c for c in caches if isinstance(c, AttentionCache) and c.window is not None]
-        return float(sum(layer_token_bytes(c, kv_format, tensor_parallel=ranks) for c in windowed)) or None
+def _without_indexer(point: Point, shape: Architecture, kv_format: str) -> float | None:
+    """The rate of the latents alone where the log's size leaves out the indexer's keys; None where it does not."""
     if re.search(r"including index is actually|leaves out the .{0,40}index", point.log):
-        latents = [c for c in caches if isinstance(c, LatentCache)]
+        latents = [c for c in kept_caches(shape) if isinstance(c, LatentCache)]
         return float(sum(latent_bytes(c, kv_format) for c in latents)) or None
     return None

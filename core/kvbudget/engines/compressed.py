@@ -56,20 +56,18 @@ def growing_bytes(cache: CompressedCache, tokens: int) -> int:
 
 
 def compressed_pool(layers: Sequence[Cache], options: PoolOptions) -> Pool:
-    """Raises ValueError where no layer keeps a compressed entry."""
+    """The pool of one stage; ``layers`` are what its layers keep."""
     caches = [cache for cache in layers if isinstance(cache, CompressedCache)]
-    page = sum(growing_bytes(cache, PAGE_TOKENS) for cache in caches)
-    if not page:
-        raise ValueError("no layer of this model keeps compressed entries")
+    page = max(1, sum(growing_bytes(cache, PAGE_TOKENS) for cache in caches))
     held = sum(compressed_entry_bytes(c) + compressor_state_bytes(c) + indexer_state_bytes(c) for c in caches)
     held = held * PACKED[0] // PACKED[1]
-    window = max(cache.window for cache in caches)
+    window = max((cache.window for cache in caches), default=1)
     groups = (
         CacheGroup(kind="compressed", layers=len(caches), block_tokens=PAGE_TOKENS, shares=options.shares),
         CacheGroup(
             kind="window and compressor state",
             layers=len(caches),
-            block_tokens=max(1, page // held),
+            block_tokens=max(1, page // max(1, held)),
             bound_tokens=window - 1 + options.in_flight_tokens,
             extra_pages=1,
         ),

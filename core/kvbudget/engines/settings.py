@@ -31,8 +31,9 @@ class Settings:
     memory_fraction: float | None = None
     tensor_parallel: int = 1
     """Ranks that share a layer's attention."""
-    expert_ranks: int | None = None
-    """Ranks that share the routed experts where they are more than those (SGLang: data-parallel attention)."""
+    mlp_ranks: int | None = None
+    """Ranks that share MLPs, experts and the output projection, where they are more than those (SGLang: data-parallel
+    attention)."""
     pipeline_parallel: int = 1
     context_parallel: int = 1
     kv_format: KVFormat | None = None

@@ -47,6 +47,8 @@ _GRAPH_MIB_LATENT: Final = 1536
 def sglang_budget(arch: Architecture, card: Card, version: str, settings: Settings) -> EngineBudget:
     """The budget of one replica. Raises ValueError for a model of which no layer keeps tokens."""
     told = with_defaults(arch, card, settings)
+    if not any(layer_token_bytes(cache, "BF16") for cache in kept_caches(arch)):
+        raise ValueError("no layer of this model keeps tokens")
     kv_format = resolved_format(arch, told.kv_format)
     stages = tuple(
         _stage(arch, card, told, kv_format, stage, span)
@@ -124,7 +126,7 @@ def cell_bytes(arch: Architecture, told: Settings, kv_format: str, span: tuple[i
     """Bytes of one token in all layers of a stage: windowed layers by their share, compressed ones by what they keep
     (``bytes_per_full_token``; DeepSeek-V4-Pro has 23749.84, its draft layer's window included)."""
     share = told.window_share or WINDOW_SHARE
-    caches = kept_caches(arch)[span[0] : span[1]]
+    caches = kept_caches(arch, span)
     if is_compressed(arch) and span[1] == arch.layers and arch.drafts is not None:
         caches += [arch.drafts.cache] * arch.drafts.layers
     cell = sum(_layer_cell(cache, told, kv_format, share) for cache in caches)
@@ -160,8 +162,6 @@ def _stage(
     share = Band(*(math.floor(size * fraction) for size in _free(card, context)))
     page = told.block_tokens or 1
     cell = cell_bytes(arch, told, kv_format, span)
-    if not cell:
-        raise ValueError("no layer of this model keeps tokens")
     group = CacheGroup(kind=arch.kind, layers=span[1] - span[0], block_tokens=page, shares=told.context_parallel)
     terms = [
         Term("weights", *stage_weights(arch, told, stage, span)),
@@ -202,7 +202,7 @@ FREE_MEMORY: Final = "(free)"
 
 def _state_slots(arch: Architecture, told: Settings, span: tuple[int, int]) -> int:
     slots = told.state_slots or (told.max_sequences or 1)
-    caches = kept_caches(arch)[span[0] : span[1]]
+    caches = kept_caches(arch, span)
     states = (c for c in caches if isinstance(c, StateCache))
     return slots * sum(state_bytes(c, tensor_parallel=told.tensor_parallel) for c in states)
 

@@ -21,16 +21,25 @@ def stage_ranges(layers: int, pipeline_parallel: int, given: tuple[int, ...] = (
     return tuple(pairwise(edges))
 
 
-def kept_caches(arch: Architecture, *, draft: bool = False) -> list[Cache]:
-    """What each layer keeps, in order; a layer that keeps two things is there twice, next to itself. With ``draft``,
-    the layers of the checkpoint's speculative draft follow."""
-    found: list[tuple[int, int, Cache]] = []
-    for number, group in enumerate(arch.groups):
-        found += [(index, number, group.cache) for index in group.layers]
-    caches = [cache for _, _, cache in sorted(found, key=lambda item: item[:2])]
-    if draft and arch.drafts is not None and not isinstance(arch.drafts.cache, NoCache):
+def kept_caches(arch: Architecture, span: tuple[int, int] | None = None, *, draft: bool = False) -> list[Cache]:
+    """What the layers of ``span`` (None: all) keep, in order; a layer that keeps two things is there twice, next to
+    itself. With ``draft``, the layers of the checkpoint's speculative draft follow the last layer."""
+    first, last = span or (0, arch.layers)
+    caches = [cache for index, cache in _in_order(arch) if first <= index < last]
+    if draft and last == arch.layers and arch.drafts is not None and not isinstance(arch.drafts.cache, NoCache):
         caches += [arch.drafts.cache] * arch.drafts.layers
     return caches
+
+
+def kept_span(arch: Architecture, span: tuple[int, int], *, draft: bool = False) -> tuple[int, int]:
+    """Where in :func:`kept_caches` of the whole model those of the layers ``span`` begin and end."""
+    before = sum(index < span[0] for index, _ in _in_order(arch))
+    return before, before + len(kept_caches(arch, span, draft=draft))
+
+
+def _in_order(arch: Architecture) -> list[tuple[int, Cache]]:
+    found = [(index, number, group.cache) for number, group in enumerate(arch.groups) for index in group.layers]
+    return [(index, cache) for index, _, cache in sorted(found, key=lambda item: item[:2])]
 
 
 def model_len(arch: Architecture, settings: Settings) -> int:

@@ -56,6 +56,8 @@ _COEFFICIENTS: Final = {False: (10, 6, 5, 5), True: (22, 13, 10, 10)}
 def tensorrt_llm_budget(arch: Architecture, card: Card, version: str, settings: Settings) -> EngineBudget:
     """The budget of one replica. Raises ValueError for a model of which no layer keeps tokens."""
     told = _with_defaults(version, settings)
+    if not any(layer_token_bytes(cache, "BF16") for cache in kept_caches(arch)):
+        raise ValueError("no layer of this model keeps tokens")
     kv_format = resolved_format(arch, told.kv_format)
     stages = tuple(
         _stage(arch, card, told, kv_format, stage, span)
@@ -106,16 +108,9 @@ def _stage(
     left = [size - math.floor(size * fraction) for size in free]
     # The share left free shrinks with what is free, so its ends are crossed: free high when the peak is low.
     terms.append(Term("left free", Band(*sorted(left)), "1 − free_gpu_memory_fraction of what is free"))
-    caches = kept_caches(arch, draft=told.draft_tokens > 0)
-    last = len(caches) if span[1] == arch.layers else span[1]
-    cell = sum(_cell(cache, told, kv_format) for cache in caches[span[0] : last])
-    if not cell:
-        raise ValueError("no layer of this model keeps tokens")
-    states = sum(
-        state_bytes(c, tensor_parallel=told.tensor_parallel)
-        for c in caches[span[0] : last]
-        if isinstance(c, StateCache)
-    )
+    caches = kept_caches(arch, span, draft=told.draft_tokens > 0)
+    cell = sum(_cell(cache, told, kv_format) for cache in caches)
+    states = sum(state_bytes(c, tensor_parallel=told.tensor_parallel) for c in caches if isinstance(c, StateCache))
     if states:
         terms.append(Term("state slots", exact(states * (told.max_sequences or 1)), "a state for each sequence"))
     if told.kv_cache_bytes is not None:
@@ -129,7 +124,7 @@ def _stage(
         terms=tuple(terms),
         outside=(),
         pool=Pool(
-            page_bytes=cell * block,
+            page_bytes=max(1, cell * block),
             groups=(CacheGroup(kind=arch.kind, layers=span[1] - span[0], block_tokens=block),),
         ),
     )

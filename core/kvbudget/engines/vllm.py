@@ -15,7 +15,7 @@ From v1/worker/gpu_worker.py (``determine_available_memory``), v1/worker/utils.p
 >>> told = Settings(memory_fraction=0.95, max_model_len=8192, weight_bytes=(gib(14.99),))
 >>> plan = vllm_budget(llama, Card(name="H100", memory_bytes=gib(79.19)), "0.19.0", told)
 >>> round(plan.worst.kv.expected / gib(1), 2), plan.pages.expected, plan.verdict
-(58.1, 29748, 'fits')
+(58.1, 29747, 'fits')
 
 vLLM 0.19 logged 58.11 GiB and 29,751 blocks.
 """
@@ -30,7 +30,7 @@ from kvbudget.engines.pages import resolved_format
 from kvbudget.engines.refusals import refusal
 from kvbudget.engines.result import Band, EngineBudget, Pool, StageBudget, Term, exact
 from kvbudget.engines.settings import Card, Settings
-from kvbudget.engines.stages import kept_caches, model_len, stage_ranges
+from kvbudget.engines.stages import kept_caches, kept_span, model_len, stage_ranges
 from kvbudget.engines.verdict import judged
 from kvbudget.engines.vllm_versions import VllmVersion
 from kvbudget.engines.weights import stage_weights
@@ -92,7 +92,7 @@ def with_defaults(settings: Settings, card: Card, rules: VllmVersion) -> Setting
 def stage_pool(arch: Architecture, rules: VllmVersion, told: Settings, kv_format: str, span: tuple[int, int]) -> Pool:
     """The pool of the stage that holds the layers ``span``. ``told`` has its defaults filled in."""
     layers = kept_caches(arch, draft=told.draft_tokens > 0)
-    last = len(layers) if span[1] == arch.layers else span[1]  # a draft's layers lie behind the last
+    first, last = kept_span(arch, span, draft=told.draft_tokens > 0)
     options = PoolOptions(
         kv_format=kv_format,
         block_tokens=told.block_tokens or DEFAULT_BLOCK_TOKENS,
@@ -104,8 +104,8 @@ def stage_pool(arch: Architecture, rules: VllmVersion, told: Settings, kv_format
         hybrid_groups=told.hybrid_groups,
     )
     if is_compressed(arch):
-        return compressed_pool(layers[span[0] : last], options)
-    return pool_of(layers, options=options, first=span[0], last=last)
+        return compressed_pool(layers[first:last], options)
+    return pool_of(layers, options=options, first=first, last=last)
 
 
 def _stage(
@@ -173,7 +173,7 @@ def _activation(arch: Architecture, rules: VllmVersion, told: Settings, *, last:
     experts = activation.expert_workspace_bytes(arch, tokens, tensor_parallel=ranks)
     prefill = activation.prefill_bytes(arch, tokens, tensor_parallel=ranks) + experts
     if told.pipeline_parallel > 1:  # the hidden states and the residual that travel between stages
-        prefill += residual
+        prefill += 2 * residual
     held = experts if rules.held_expert_workspace else 0
     sampling = sampler + residual + held if last else 0
     expected = max(sampling, prefill) + images + vllm_versions.ALLOCATOR.expected * last

@@ -10,17 +10,20 @@ Llama-3.1-8B: 8,030,261,248 parameters in 2 bytes and 131072 × 128 × 2 bytes; 
 14.99
 """
 
+from dataclasses import replace
 from typing import Final
 
 from kvbudget.engines.activation import element_bytes
 from kvbudget.engines.result import Band, exact, gib
 from kvbudget.engines.settings import Settings
 from kvbudget.layers import Architecture, AttentionCache, LatentCache
-from kvbudget.weights import count, rank_bytes
+from kvbudget.weights import count, rank_bytes, stored_bytes
 
 LOW_PER_MILLE: Final = 985
 HIGH_PER_MILLE: Final = 1030
 """Band of predicted weights: repacking for a kernel, padding, buffers."""
+LOW_UNEVEN_PER_MILLE: Final = 930
+"""Low end where attention and MLPs are shared by different ranks: which parts are whole on each differs by version."""
 UNKNOWN_TOWER_BYTES: Final = gib(1.2)
 _EXPERT_STEP: Final = 256
 _LATENT_HEAD_WIDTH: Final = 256
@@ -37,16 +40,19 @@ def stage_weights(arch: Architecture, told: Settings, stage: int, span: tuple[in
     if arch.vision_parameters is None and span[0] == 0:
         high += UNKNOWN_TOWER_BYTES
     source = "checkpoint" if arch.weight_bytes is not None else "counted from the shape"
-    return Band(expected * LOW_PER_MILLE // 1000, expected, high), f"{source}, with the engine's tables"
+    uneven = told.mlp_ranks is not None and told.mlp_ranks > told.tensor_parallel
+    low = LOW_UNEVEN_PER_MILLE if uneven else LOW_PER_MILLE
+    return Band(expected * low // 1000, expected, high), f"{source}, with the engine's tables"
 
 
 def predicted_bytes(arch: Architecture, told: Settings, span: tuple[int, int]) -> int:
     """Expected bytes on one rank of the stage of layers ``span``."""
     ranks = told.tensor_parallel
     share = rank_bytes(arch, tensor_parallel=ranks, first=span[0], last=span[1], drafts=told.draft_tokens > 0)
-    if told.expert_ranks is not None and told.expert_ranks > ranks:
-        elsewhere = _expert_bytes(arch, ranks, span) * (told.expert_ranks - ranks) // told.expert_ranks
-        share = max(0, share - elsewhere)
+    if told.mlp_ranks is not None and told.mlp_ranks > ranks:
+        part = count(arch, tensor_parallel=ranks, first=span[0], last=span[1])
+        divided = replace(part, mixer=0, kept=0, tables=part.tables // 2)
+        share -= stored_bytes(arch, divided) * (told.mlp_ranks - ranks) // told.mlp_ranks
     return share + rotary_bytes(arch) + absorbed_bytes(arch, ranks, span) + padded_expert_bytes(arch, ranks, span)
 
 
@@ -68,16 +74,12 @@ def absorbed_bytes(arch: Architecture, tensor_parallel: int, span: tuple[int, in
     return total
 
 
-def _expert_bytes(arch: Architecture, tensor_parallel: int, span: tuple[int, int]) -> int:
-    part = count(arch, tensor_parallel=tensor_parallel, first=span[0], last=span[1])
-    return part.experts * arch.weights.expert_millibits // 8000
-
-
 def padded_expert_bytes(arch: Architecture, tensor_parallel: int, span: tuple[int, int]) -> int:
     """What padding adds to experts in MXFP4."""
     if not arch.weights.name.startswith("MXFP4"):
         return 0
-    experts = _expert_bytes(arch, tensor_parallel, span)
+    part = count(arch, tensor_parallel=tensor_parallel, first=span[0], last=span[1])
+    experts = part.experts * arch.weights.expert_millibits // 8000
     widths = [-(-m.expert_intermediate // tensor_parallel) for m in arch.feed_forward if m.experts]
     width = max(widths, default=_EXPERT_STEP)
     return experts * (-(-width // _EXPERT_STEP) * _EXPERT_STEP - width) // width
