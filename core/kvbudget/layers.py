@@ -117,6 +117,10 @@ class Elements:
     def total(self) -> int:
         return self.split + self.kv + self.whole + self.experts + self.kept
 
+    def with_kept(self, more: int) -> "Elements":
+        """The same with more that stays in 16 bits."""
+        return replace(self, kept=self.kept + more)
+
     def __add__(self, other: "Elements") -> "Elements":
         return Elements(
             split=self.split + other.split,

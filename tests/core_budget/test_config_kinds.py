@@ -119,6 +119,31 @@ def layers_by_kind(shape: Architecture) -> dict[str, tuple[int, ...]]:
             {"StateCache": (0, 1, 2, 4, 5, 6), "LatentCache": (3, 7)},
             id="kimi counts from one",
         ),
+        pytest.param(
+            {"model_type": "kimi_linear", "linear_head_dim": 64, "linear_num_heads": 8, "linear_conv_kernel_dim": 4,
+             "layer_types": ["linear_attention", "full_attention"] * 4, **MLA},
+            {"StateCache": (0, 2, 4, 6), "LatentCache": (1, 3, 5, 7)},
+            id="kimi as transformers 5 writes it",
+        ),
+        pytest.param(
+            {"model_type": "granitemoehybrid", "layer_types": ["linear_attention"] * 7 + ["full_attention"],
+             "mamba_n_heads": 32, "mamba_d_state": 128},
+            {"StateCache": range(7), "full": (7,)},
+            id="mamba under its newer name",
+        ),
+        pytest.param(
+            {"model_type": "deepseek_v4", "head_dim": 128, "qk_rope_head_dim": 64, "q_lora_rank": 64,
+             "sliding_window": 128, "index_head_dim": 32, "index_n_heads": 2, "compress_rates": {"csa": 4, "hca": 128},
+             "layer_types": ["sliding_attention", "csa", "hca", "csa"] * 2},
+            {"CompressedCache": range(8)},
+            id="ratios by the names of layers",
+        ),
+        pytest.param(
+            {"model_type": "gemma4_text", "layer_types": ["sliding_attention", "full_attention"] * 4, "head_dim": 64,
+             "sliding_window": 512, "per_layer_config": {f"{i:02}": {"head_dim": 128} for i in (1, 3, 5, 7)}},
+            {"window": (0, 2, 4, 6), "full": (1, 3, 5, 7)},
+            id="wide heads layer by layer",
+        ),
     ],
 )  # fmt: skip
 def test_each_key_says_which_layers_keep_what(changes: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -152,6 +177,8 @@ def test_each_key_says_which_layers_keep_what(changes: dict[str, Any], expected:
         ({"text_config": []}, "text_config is []; it must be an object"),
         ({"vocab_size": "remove"}, "key vocab_size is missing"),
         ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "key qk_rope_head_dim is missing"),
+        ({"per_layer_config": {"1": {"head_dim": 9}}}, "per_layer_config must name the full-attention layers"),
+        ({"compress_rates": {"a": 4}, "layer_types": ["b"] * 8}, 'layer_types has "b", for which compress_rates has'),
         ({"block_configs": [{}]}, "block_configs must be a list with an object for each of the 8 layers"),
     ],
 )

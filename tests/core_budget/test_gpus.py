@@ -8,7 +8,36 @@ from kvbudget.gpu import CATALOGUE, CatalogueEntry, lookup
 from kvbudget.gpucatalogue import ROWS
 
 GIB = 2**30
-REQUIRED = ["a10-24gb", "a40-48gb", "a100-40gb", "a100-80gb", "l4-24gb", "l40s-48gb", "rtx-3090-24gb", "rtx-4090-24gb", "rtx-5090-32gb", "rtx-pro-6000-96gb", "h20-96gb", "h100-80gb", "h200-141gb", "b200-180gb", "b300-288gb", "gb200-186gb", "gb300-288gb", "gh200-96gb", "gb10-128gb", "t4-16gb", "v100-16gb", "v100-32gb", "mi210-64gb", "mi250x-64gb", "mi300x-192gb", "mi325x-256gb", "mi350x-288gb", "mi355x-288gb"]
+REQUIRED = [
+    "a10-24gb",
+    "a40-48gb",
+    "a100-40gb",
+    "a100-80gb",
+    "l4-24gb",
+    "l40s-48gb",
+    "rtx-3090-24gb",
+    "rtx-4090-24gb",
+    "rtx-5090-32gb",
+    "rtx-pro-6000-96gb",
+    "h20-96gb",
+    "h100-80gb",
+    "h200-141gb",
+    "b200-180gb",
+    "b300-288gb",
+    "gb200-186gb",
+    "gb300-288gb",
+    "gh200-96gb",
+    "gb10-128gb",
+    "t4-16gb",
+    "v100-16gb",
+    "v100-32gb",
+    "mi210-64gb",
+    "mi250x-64gb",
+    "mi300x-192gb",
+    "mi325x-256gb",
+    "mi350x-288gb",
+    "mi355x-288gb",
+]
 
 
 def found(name: str) -> CatalogueEntry:

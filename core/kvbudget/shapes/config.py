@@ -15,6 +15,7 @@ from typing import Final
 from kvbudget.errors import ShapeError
 from kvbudget.layers import Architecture, DType, Elements, LayerGroup
 from kvbudget.shapes import mlps, quantisation, table, vision
+from kvbudget.shapes.dialects import flattened
 from kvbudget.shapes.drafts import draft_of
 from kvbudget.shapes.families import FAMILIES, Family, family_name
 from kvbudget.shapes.keys import Keys, short
@@ -53,7 +54,7 @@ def from_config(config: object, path: str = "config.json", *, name: str | None =
     """
     if not isinstance(config, Mapping):
         raise ShapeError(path, f"holds a {type(config).__name__}, not an object; use the model's own config.json")
-    merged, filled = table.completed(_flattened(config, path), name)
+    merged, filled = table.completed(flattened(config, path), name)
     keys = Keys(merged, path)
     refuse_unknown(keys)
     family, notes = _family(keys)
@@ -61,26 +62,6 @@ def from_config(config: object, path: str = "config.json", *, name: str | None =
         notes = (*notes, f"not in the file, taken from what is known of {name}: {', '.join(filled)}")
     plan = _plan(keys, family)
     return _architecture(keys, plan, notes)
-
-
-def _flattened(config: Mapping[str, object], path: str) -> dict[str, object]:
-    """One mapping: the text model's keys over those around it."""
-    outer = Keys(config, path)
-    found: dict[str, object] = dict(config)
-    for key in ("text_config", "llm_config", "language_config"):
-        inner = outer.child(key)
-        if inner is not None and inner.config:
-            found.pop(key)
-            found.update({k: v for k, v in inner.config.items() if v is not None or k not in found})
-    for key in ("attn_config", "ffn_config"):  # DBRX
-        inner = outer.child(key)
-        if inner is not None:
-            found.update({_DBRX.get(k, k): v for k, v in inner.config.items() if k in _DBRX or k in _DBRX_KEPT})
-    return found
-
-
-_DBRX: Final = {"kv_n_heads": "num_key_value_heads"}
-_DBRX_KEPT: Final = ("ffn_hidden_size", "moe_num_experts", "moe_top_k")
 
 
 def _family(keys: Keys) -> tuple[Family, tuple[str, ...]]:

@@ -143,7 +143,7 @@ def _sliding(plan: Plan) -> Mixer:
         v_head_dim=keys.count("swa_v_head_dim", "v_head_dim", default=dim),
         window=keys.count("sliding_window"),
     )
-    heads = keys.count("swa_num_attention_heads", default=plan.heads)
+    heads = keys.count("swa_num_attention_heads", "num_sliding_attention_heads", default=plan.heads)
     return mixers.attention(plan.hidden, heads, cache, plan.family)
 
 

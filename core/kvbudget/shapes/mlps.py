@@ -91,6 +91,9 @@ def expert_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
     listed = keys.words("mlp_layer_types", layers)
     if listed is not None:
         return tuple(word != "dense" for word in listed)
+    if keys.has("moe_layers"):
+        named = set(keys.counts("moe_layers", None, most=layers - 1) or ())
+        return tuple(i in named for i in range(layers))
     if isinstance(keys.config.get("moe_layer_freq"), list):
         marks = keys.counts("moe_layer_freq", layers, most=1) or ()
         return tuple(mark == 1 for mark in marks)

@@ -22,6 +22,7 @@ _WORDS: Final[dict[str, Kind]] = {
     "chunked_attention": "chunked",
     "linear_attention": "linear",
     "deepseek_sparse_attention": "mla",
+    "indexed_attention": "mla",
     "mla": "mla",
     "mamba": "mamba",
     "mamba2": "mamba",
@@ -100,7 +101,8 @@ def _worded(keys: Keys, key: str, layers: int) -> tuple[Kind, ...]:
     unknown = sorted({word for word in words if word not in _WORDS})
     if unknown:
         keys.fail(f"{key} has {short(unknown[0])}, of which it is not known what it keeps; known: {', '.join(_WORDS)}")
-    return tuple(_WORDS[word] for word in words)
+    states = keys.has("mamba_num_heads", "mamba_n_heads") and not keys.has("linear_num_key_heads")
+    return tuple("mamba" if states and _WORDS[word] == "linear" else _WORDS[word] for word in words)
 
 
 def _kimi(keys: Keys, layers: int) -> tuple[Kind, ...]:

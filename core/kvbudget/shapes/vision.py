@@ -52,7 +52,8 @@ def _blocks(tower: Keys, text_hidden: int) -> int | None:
     wide = tower.count("intermediate_size", "vt_intermediate_size", default=4 * hidden)
     text_model = tower.text("model_type") or ""
     matrices = 3 if text_model.startswith(("gemma4", "pixtral", "qwen2_5_vl")) else 2
-    patch = tower.count("patch_size", default=14)
+    sizes = tower.config.get("patch_size", 14)
+    patch = tower.whole(sizes[0] if isinstance(sizes, list) and sizes else sizes, "patch_size", least=1, most=4096)
     return (
         depth * (4 * hidden * hidden + matrices * hidden * wide + 8 * hidden)
         + 3 * patch * patch * hidden
