@@ -4,40 +4,46 @@ import re
 from typing import Final
 
 from kvbudget.engines import Card
-from kvbudget.engines.result import gib
+from kvbudget.engines.result import GIB, gib
 from kvbudget.engines.sglang import FREE_MEMORY
+from kvbudget.gpu import CATALOGUE
 from scoring.points import Point
 
-_GIB: Final[tuple[tuple[str, float], ...]] = (
-    (r"h100.*nvl|h100.*94", 93.1),
-    (r"gh200.*(96|94)", 94.5),
-    (r"gh200", 139.8),
-    (r"gb300", 277.5),
-    (r"b300", 267.7),
-    (r"gb200", 184.0),
-    (r"b200", 178.36),
-    (r"h200", 139.8),
-    (r"h20\b", 95.1),
-    (r"h[18]00", 79.19),
-    (r"a[18]00.*40", 39.5),
-    (r"a[18]00", 79.25),
-    (r"l40s|l40\b|a40\b|a6000", 44.4),
-    (r"l20\b", 44.5),
-    (r"\bl4\b", 21.95),
-    (r"\ba10g?\b", 21.99),
-    (r"a5000", 23.68),
-    (r"pro 6000", 94.97),
-    (r"5090 laptop", 23.89),
-    (r"5090|pro 4500", 31.36),
-    (r"4090|3090", 23.58),
-    (r"5080|5070 ti|16gb", 15.6),
-    (r"gb10|spark", 121.7),
-    (r"\bt4\b|p100", 14.58),
-    (r"mi355|mi350", 287.6),
-    (r"mi325", 255.7),
-    (r"mi300", 191.7),
-    (r"v100.*32", 31.73),
+_NAMES: Final[tuple[tuple[str, str], ...]] = (
+    (r"h100.*nvl|h100.*94", "h100-nvl-94gb"),
+    (r"gh200.*(96|94)", "gh200-96gb"),
+    (r"gh200", "gh200-144gb"),
+    (r"gb300", "gb300-288gb"),
+    (r"b300", "b300-288gb"),
+    (r"gb200", "gb200-186gb"),
+    (r"b200", "b200-180gb"),
+    (r"h200", "h200-141gb"),
+    (r"h20\b", "h20-96gb"),
+    (r"h[18]00", "h100-80gb"),
+    (r"a[18]00.*40", "a100-40gb"),
+    (r"a[18]00", "a100-80gb"),
+    (r"l40s|l40\b", "l40s-48gb"),
+    (r"a40\b", "a40-48gb"),
+    (r"a6000", "rtx-a6000-48gb"),
+    (r"l20\b", "l20-48gb"),
+    (r"\bl4\b", "l4-24gb"),
+    (r"\ba10g?\b", "a10-24gb"),
+    (r"a5000", "rtx-a5000-24gb"),
+    (r"pro 6000", "rtx-pro-6000-96gb"),
+    (r"5090(?! ?d? laptop)", "rtx-5090-32gb"),
+    (r"4090", "rtx-4090-24gb"),
+    (r"3090", "rtx-3090-24gb"),
+    (r"5080", "rtx-5080-16gb"),
+    (r"5070 ti", "rtx-5070-ti-16gb"),
+    (r"gb10|spark", "gb10-128gb"),
+    (r"\bt4\b", "t4-16gb"),
+    (r"mi355", "mi355x-288gb"),
+    (r"mi350", "mi350x-288gb"),
+    (r"mi325", "mi325x-256gb"),
+    (r"mi300x", "mi300x-192gb"),
+    (r"v100.*32", "v100-32gb"),
 )
+"""What logs call a card, and its name in the catalogue; the first that matches."""
 
 
 def likely_gib(point: Point) -> float | None:
@@ -57,7 +63,8 @@ def memory_gib(point: Point) -> float | None:
     label = point.text("gpu").lower()
     if not label or " + " in label or ("class" in label and not re.search(r"h100|h200|gb?[123]00|rtx|gb10", label)):
         return None
-    return next((size for pattern, size in _GIB if re.search(pattern, label)), None)
+    name = next((name for pattern, name in _NAMES if re.search(pattern, label)), None)
+    return None if name is None else CATALOGUE[name].memory_bytes / GIB
 
 
 def card_of(point: Point, *, likely: bool = False) -> Card | None:

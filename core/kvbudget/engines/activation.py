@@ -14,7 +14,6 @@ from typing import Final
 
 from kvbudget.layers import Architecture, FeedForward
 
-_GIB: Final = 1024**3
 _PIXEL_BYTES_PER_TOKEN: Final = 28 * 28 * 3 * 4
 """An image token stands for 28 × 28 pixels (patches of 14, merged 2 × 2) of three FP32 channels; the towers of Qwen-VL,
 Pixtral, Kimi-VL and Llama 4 agree in it."""

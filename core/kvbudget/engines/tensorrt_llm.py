@@ -33,10 +33,10 @@ BLOCK_TOKENS: Final = 32
 OLD_BLOCK_TOKENS: Final = 64
 MAX_TOKENS: Final = 8192
 MAX_SEQUENCES: Final = 2048
-RUNTIME: Final = band(2.2, 3.2, 4.2)
+RUNTIME: Final = band(3.0, 4.0, 5.0)
 """CUDA context, cuBLAS and attention workspaces, sampler and decoder buffers. 36 largest batches on H100 and GB300."""
 NCCL: Final = band(0.20, 0.36, 0.60)
-RESERVE_PER_MILLE: Final = 15
+RESERVE_PER_MILLE: Final = 5
 """Share of the card that is never handed out: page tables and the driver's own."""
 
 
