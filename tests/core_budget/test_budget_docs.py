@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["budget.md", "formulas.md"])
+@pytest.mark.parametrize("page", ["budget.md", "formulas.md", "kinds.md"])
 def test_every_worked_number_in_the_document_holds(page: str) -> None:
     text = re.sub(r"^```.*$", "", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     examples = doctest.DocTestParser().get_doctest(text, {}, page, str(DOCS / page), 0)
