@@ -118,6 +118,50 @@ def test_a_gguf_file_that_ends_too_soon_is_refused(tmp_path: Path, kept: int) ->
         read_model(path)
 
 
+def split_gguf(folder: Path, parts: int) -> list[Path]:
+    """The tensors over so many files, as `llama-gguf-split` writes them."""
+    paths = []
+    for part in range(parts):
+        path = folder / f"m-{part + 1:05}-of-{parts:05}.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        if part == 0:
+            writer.add_block_count(LAYERS)
+            writer.add_embedding_length(HIDDEN)
+            writer.add_feed_forward_length(WIDTH)
+            writer.add_head_count(HEADS)
+            writer.add_head_count_kv(KV_HEADS)
+            writer.add_context_length(512)
+            writer.add_token_list([f"token {i}" for i in range(VOCAB)])
+        writer.add_uint16("split.count", parts)
+        for i, (name, array) in enumerate(tensors().items()):
+            if i % parts == part:
+                writer.add_tensor(name, array)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        paths.append(path)
+    return paths
+
+
+def test_a_split_gguf_is_read_as_one(tmp_path: Path) -> None:
+    first, *_ = split_gguf(tmp_path, 3)
+    assert read_model(first).weight_bytes == 2 * PARAMETERS
+    assert read_model(tmp_path).weight_bytes == 2 * PARAMETERS
+
+
+def test_a_part_of_a_split_gguf_is_never_taken_for_the_whole(tmp_path: Path) -> None:
+    first, second, third = split_gguf(tmp_path, 3)
+    third.unlink()
+    with pytest.raises(WeightsError, match=r"needs m-00003-of-00003\.gguf beside it, which is not there"):
+        read_model(first)
+    with pytest.raises(ShapeError, match="is one of 3 files; give the first of them"):
+        read_model(second)
+    renamed = first.rename(tmp_path / "renamed.gguf")
+    with pytest.raises(ShapeError, match="is one of 3 files"):
+        read_model(renamed)
+
+
 def test_a_gguf_of_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match=r'general\.architecture is "rwkv7"; known: llama'):
         read_model(write_gguf(tmp_path / "m.gguf", arch="rwkv7"))
@@ -173,8 +217,21 @@ def test_a_folders_weights_are_counted_to_the_byte(tmp_path: Path, shards: int) 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(WeightsError, match=r"names model-00002-of-00003.safetensors, which is not there"):
-        read_model(folder)
+    for index in (True, False):  # the numbers in the names say it too
+        if not index:
+            (folder / INDEX).unlink()
+        with pytest.raises(WeightsError, match=r"lacks model-00002-of-00003\.safetensors \(1 of 3 missing\)"):
+            read_model(folder)
+
+
+def test_weights_that_a_folder_holds_twice_are_counted_once(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m")
+    save_file({f"mistral.{k}": v for k, v in tensors().items()}, folder / "consolidated.safetensors")
+    save_file({"lora": np.zeros(9, dtype=np.float16)}, folder / "adapter_model.safetensors")
+    assert read_model(folder).weight_bytes == 2 * PARAMETERS
+    only = checkpoint_in(folder, mistral=True)
+    assert only is not None
+    assert only.weight_bytes == 2 * PARAMETERS
 
 
 def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Format: github.com/ggml-org/ggml, docs/gguf.md. Versions 2 and 3, little endian.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from mmap import mmap
 from typing import Final
@@ -164,14 +164,16 @@ def _tensor(reader: _Reader, name: str) -> tuple[int, int, str]:
     return number, number // block * size, label
 
 
-def from_gguf(data: bytes | mmap, path: str = "model.gguf", *, name: str | None = None) -> Architecture:
-    """The model of a GGUF file, with the exact bytes of its tensors. Raises WeightsError for a broken file, ShapeError
-    for an architecture or a fact that is not known."""
-    header = read_header(data, path)
+def from_header(header: Header, path: str = "model.gguf", *, name: str | None = None) -> Architecture:
+    """The model of a GGUF file, with the exact bytes of its tensors. ``header`` is that of the file, or :func:`joined`.
+    Raises ShapeError for an architecture or a fact that is not known, and for one part of several."""
+    parts = parts_of(header)
+    if parts > 1:
+        raise ShapeError(path, f"is one of {parts} files; give the first of them, with the others beside it")
     shape = from_config(config_of(header.values, path), path, name=name)
     counted = count(shape).total
-    if not header.tensor_count:
-        raise ShapeError(path, "holds no tensors (a vocabulary or a first shard?); give the file with the weights")
+    if not header.elements:
+        raise ShapeError(path, "holds no tensors (a vocabulary?); give the file with the weights")
     notes = shape.assumptions
     if abs(header.elements - counted) > counted // 20:
         notes = (*notes, f"the file holds {header.elements} parameters where its facts give {counted}")
@@ -183,3 +185,27 @@ def from_gguf(data: bytes | mmap, path: str = "model.gguf", *, name: str | None 
         drafts=None,
         assumptions=notes,
     )
+
+
+def parts_of(header: Header) -> int:
+    """Files over which the model was split."""
+    parts = header.values.get(_PARTS, 1)
+    return parts if isinstance(parts, int) and parts > 1 else 1
+
+
+def joined(headers: Sequence[Header], path: str) -> Header:
+    """The header of a model that was split over several files: the first has the facts, all have tensors. Raises
+    WeightsError where their number is not the one that the first states."""
+    first = headers[0]
+    if len(headers) != parts_of(first):
+        raise WeightsError(path, f"says that there are {parts_of(first)} files; {len(headers)} are there")
+    return replace(
+        first,
+        values={key: value for key, value in first.values.items() if key != _PARTS},
+        tensor_count=sum(header.tensor_count for header in headers),
+        elements=sum(header.elements for header in headers),
+        tensor_bytes=sum(header.tensor_bytes for header in headers),
+    )
+
+
+_PARTS: Final = "split.count"
