@@ -234,6 +234,8 @@ class Architecture:
     drafts: Draft | None = None
     extra: int = 0
     """Parameters beside layers, tables, the final norm and towers; on every rank, in 16 bits."""
+    rotary_positions: int | None = None
+    """Positions for which rotary tables are made, where they are more than ``max_position_embeddings``."""
     rope_scaling: bool = False
     assumptions: tuple[str, ...] = ()
 

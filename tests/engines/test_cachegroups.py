@@ -32,6 +32,8 @@ def mixed(full: Cache, many: Cache, counts: tuple[int, int]) -> list[Cache]:
     ("window", "in_flight", "window_pages"),
     [  # ceil((window - 1 + in flight) / 16) + 1
         (512, 8192, 545),
+        (513, 8192, 545),
+        (514, 8192, 546),
         (1024, 8192, 577),
         (4096, 8192, 769),
         (512, 2048, 161),

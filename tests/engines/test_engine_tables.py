@@ -228,6 +228,13 @@ def test_measured_weights_replace_the_prediction_and_a_given_pool_the_whole_budg
     assert given.pages.expected == 5 * GIB // (16 * 131072)
 
 
+def test_gemma_3_states_its_stretched_length_and_engines_make_rotary_tables_for_eight_times_it() -> None:
+    """vLLM logged weights of 8.58 GiB for gemma-3-4b-it, whose checkpoint has 8.01."""
+    shape = known("google/gemma-3-4b-it")
+    assert (shape.max_position_embeddings, shape.rotary_positions) == (131072, 8 * 131072)
+    assert in_gib(vllm(shape).worst.term("weights").expected) == pytest.approx(8.58, rel=0.01)
+
+
 def test_quantised_weights_are_smaller_and_kv_is_not() -> None:
     eight = replace(LLAMA, weights=uniform("FP8", 8000))
     assert in_gib(vllm(eight).worst.term("weights").expected) == 8.49

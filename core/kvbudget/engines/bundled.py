@@ -19,10 +19,11 @@ from kvbudget.engines.result import StageBudget as EngineStage
 from kvbudget.engines.settings import Card, Settings
 from kvbudget.engines.verdict import judged
 from kvbudget.facts import splits
-from kvbudget.layers import Architecture, AttentionCache
+from kvbudget.layers import Architecture
 from kvbudget.layout import KVPrecision
 from kvbudget.parameters import WEIGHT_PRECISIONS, WeightPrecision
 from kvbudget.shape import ModelShape
+from kvbudget.shapes.dense import dense_of
 
 ENGINE: Final = "bundled"
 PAGE_TOKENS: Final = 64
@@ -52,26 +53,11 @@ def bundled_budget(shape: ModelShape, card: Card, settings: Settings, *, weights
 
 
 def dense_shape(arch: Architecture) -> ModelShape:
-    """The shape of a model that the bundled worker can serve. Raises ValueError for one that it cannot: layers that do
-    not all keep the same K and V for every token, or a mixture of experts."""
-    caches = {group.cache for group in arch.groups}
-    cache = next(iter(caches)) if len(caches) == 1 else None
-    plain = isinstance(cache, AttentionCache) and cache.window is None and cache.chunk is None and not cache.index_dim
-    if not isinstance(cache, AttentionCache) or not plain or cache.head_dim != cache.v_head_dim or arch.is_moe:
+    """The shape of a model that the bundled worker can serve. Raises ValueError for one that it cannot."""
+    shape = dense_of(arch)
+    if shape is None:
         raise ValueError(f"the bundled worker serves dense decoders; this model is {arch.kind}; use another engine")
-    return ModelShape(
-        layers=arch.layers,
-        hidden_size=arch.hidden_size,
-        intermediate_size=max(mlp.intermediate for mlp in arch.feed_forward),
-        attention_heads=arch.attention_heads,
-        kv_heads=cache.kv_heads,
-        head_dim=cache.head_dim,
-        vocab_size=arch.vocab_size,
-        max_position_embeddings=arch.max_position_embeddings or 1,
-        tied_embeddings=arch.tied_embeddings,
-        weight_bytes=arch.weight_bytes,
-        rope_scaling=arch.rope_scaling,
-    )
+    return shape
 
 
 def weight_precision(arch: Architecture) -> WeightPrecision:

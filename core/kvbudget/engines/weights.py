@@ -57,10 +57,10 @@ def predicted_bytes(arch: Architecture, told: Settings, span: tuple[int, int]) -
 
 
 def rotary_bytes(arch: Architecture) -> int:
-    """The table of cosines and sines for every position that the model has."""
+    """The table of cosines and sines for every position that the model has, or that its scaling makes room for."""
     dims = [g.cache.head_dim for g in arch.groups if isinstance(g.cache, AttentionCache)]
     dims += [g.cache.rope_dim for g in arch.groups if isinstance(g.cache, LatentCache)]
-    return (arch.max_position_embeddings or 0) * max(dims, default=0) * element_bytes(arch)
+    return (arch.rotary_positions or arch.max_position_embeddings or 0) * max(dims, default=0) * element_bytes(arch)
 
 
 def absorbed_bytes(arch: Architecture, tensor_parallel: int, span: tuple[int, int]) -> int:

@@ -33,6 +33,7 @@ _DTYPES: Final[dict[str, DType]] = {
 }
 _STRETCHING_ROPE: Final = ("linear", "dynamic", "yarn")
 _MAX_ROPE_FACTOR: Final = 1024
+_STATES_STRETCHED: Final = ("gemma3",)
 
 
 def from_config_text(text: str, path: str = "config.json", *, name: str | None = None) -> Architecture:
@@ -130,7 +131,7 @@ def _architecture(keys: Keys, plan: Plan, notes: tuple[str, ...]) -> Architectur
     mlp_list = layer_mlps(plan)
     feed_forward = mlps.grouped(mlp_list)
     stored = quantisation.read(keys, plan.dtype, moe=any(f.experts for f in feed_forward), layers=plan.layers)
-    length, stretched = _length(keys)
+    length, stretched, positions = _length(keys)
     towers, tower_notes = vision.parameters(keys)
     vocab = keys.count("vocab_size", "padded_vocab_size")
     if plan.dtype == "BF16" and not keys.has("torch_dtype", "dtype"):
@@ -152,6 +153,7 @@ def _architecture(keys: Keys, plan: Plan, notes: tuple[str, ...]) -> Architectur
         vision_parameters=towers,
         drafts=draft_of(plan, mixers, mlp_list),
         extra=_extra(keys, plan, vocab),
+        rotary_positions=positions,
         rope_scaling=stretched,
         assumptions=(*notes, *tower_notes, *stored.assumptions, *plan.notes),
     )
@@ -191,18 +193,22 @@ def _extra(keys: Keys, plan: Plan, vocab: int) -> int:
     return count
 
 
-def _length(keys: Keys) -> tuple[int | None, bool]:
-    """Longest sequence in tokens, and whether RoPE scaling stretches it."""
+def _length(keys: Keys) -> tuple[int | None, bool, int | None]:
+    """Longest sequence in tokens, whether RoPE scaling stretches it, and the positions of the rotary tables where they
+    are more. Gemma 3 states the stretched length, although its scaling is linear."""
     length = keys.optional("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")
     scaling = keys.config.get("rope_scaling") or keys.config.get("rope_parameters")
     if length is None or not isinstance(scaling, Mapping):
-        return length, False
+        return length, False, None
     rope = Keys(scaling, f"{keys.path}: rope_scaling")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     factor = rope.number("factor")
     if kind not in _STRETCHING_ROPE or factor is None:
-        return length, False
+        return length, False, None
     if not 1 <= factor <= _MAX_ROPE_FACTOR:
         keys.fail(f"the factor of rope_scaling is {factor}; it must be from 1 to {_MAX_ROPE_FACTOR}")
     original = rope.optional("original_max_position_embeddings")
-    return max(length, int((original or length) * factor)), True
+    stretched = max(length, int((original or length) * factor))
+    if family_name(keys.text("model_type") or "") in _STATES_STRETCHED:
+        return length, True, stretched
+    return stretched, True, None
