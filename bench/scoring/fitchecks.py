@@ -24,12 +24,12 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
     outside = not_a_matter_of_memory(point)
     if not fits and outside:
         return skip(point, "fits", outside, kind=kind)
+    told = _from_tokens(point, shape)
+    if told is not None and point.kv_gib is None and (told.predicted or 0) < (told.logged or 0):
+        return told  # the engine's own pool is short of one request, whatever a plan says
     plan = plan_of(point, shape)
     if isinstance(plan, str):
-        told = _from_tokens(point, shape)
-        if told is None:
-            return skip(point, "fits", plan, kind=kind)
-        return told
+        return told or skip(point, "fits", plan, kind=kind)
     expected = "fits" if fits else expected_failure(point, plan)
     ok = plan.verdict == expected if not fits else plan.verdict in ("fits", "at risk")
     return Score(

@@ -70,14 +70,14 @@ def _compared(point: Point, kind: str, pool: Pool, length: int, concurrency: flo
     low, high = (fewest / need, most / need) if blocks is None else (blocks / need, blocks / need)
     if not low - _HALF_CONCURRENCY <= concurrency <= high + _HALF_CONCURRENCY:
         wrong.append(f"{low:.2f} to {high:.2f} requests at once, {concurrency} were logged")
-    middle = (fewest + most) // 2 if blocks is None else blocks
-    inside = low <= concurrency <= high
+    # The log's KV memory leaves a block or two open; of those it allows, the one that the log's concurrency means.
+    likely = blocks or min(max(round(concurrency * need), fewest), most)
     sizes = "+".join(str(group.layers) for group in pool.groups)
     return Score(
         id=point.ident,
         check="hybrid_blocks",
         kind=kind,
-        predicted=concurrency if inside else middle / need,
+        predicted=likely / need,
         low=low,
         high=high,
         logged=concurrency,

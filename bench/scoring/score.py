@@ -38,8 +38,8 @@ class Score:
 
     @property
     def rel_err(self) -> float | None:
-        """(predicted − logged) ÷ logged."""
-        return error(self.predicted, self.logged)
+        """(predicted − logged) ÷ logged; None for a verdict, whose figures are tokens that fit and tokens wanted."""
+        return None if self.check == "fits" else error(self.predicted, self.logged)
 
     @property
     def inside(self) -> bool | None:
