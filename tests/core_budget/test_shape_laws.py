@@ -64,6 +64,16 @@ def test_both_readers_agree_on_a_dense_configuration(name: str) -> None:
     assert dense_of(config.from_config(keys)) == from_config(keys)
 
 
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_rank_of_a_dense_model_holds_the_same_told_in_both_ways(name: str) -> None:
+    """Also where there are more ranks than KV heads, and K and V projections are repeated."""
+    shape = BUILT_IN[name]
+    for ranks in (1, 2, 4, 8, 16, 32):
+        if not any(size % ranks for size in (shape.attention_heads, shape.intermediate_size, shape.vocab_size)):
+            expected = parameters.count(shape, tensor_parallel=ranks).total
+            assert count(architecture_of(shape), tensor_parallel=ranks).total == expected
+
+
 @given(CACHES, RANKS, st.sampled_from(KV_PRECISIONS))
 def test_ranks_hold_all_heads_and_beyond_the_heads_they_hold_one_each(
     cache: AttentionCache, ranks: int, precision: str
