@@ -4,8 +4,13 @@ The catalogue is for the command line alone, so that a file with one LLMService 
 cluster only GPUClass objects count, and one in the file wins over the catalogue.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Final, Literal
+
+from kvbudget.errors import Problem
+from kvbudget.gpucatalogue import ROWS, Row
 
 DeviceKind = Literal["cpu", "gpu"]
 
@@ -57,42 +62,142 @@ SPLIT_CTAS: Final = 640
 does not say how many a device has; 160 is above every current one, so the workspace is never too small)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """One GPU type as a GPUClass would describe it; ``memory`` (a quantity) is what CUDA reports, not the box."""
+    """One GPU type, or one MIG profile of it, as a GPUClass would describe it. ``memory_bytes`` is what the driver
+    reports, not the box; over drivers and ECC settings it goes up to ``memory_high_bytes``."""
 
-    memory: str
-    compute_capability: str
-    memory_bandwidth: str
-    has_fp8: bool
+    memory_bytes: int
+    memory_high_bytes: int
+    measured: bool
+    """Whether the memory is from logs of real devices; else it is derived."""
+    architecture: str
+    """CUDA compute capability (``9.0``), or AMD's architecture (``gfx942``)."""
+    bandwidth_bytes: int
+    """Per second."""
+    resource_name: str
+    shared_memory: bool
+
+    @property
+    def memory(self) -> str:
+        """As a Kubernetes quantity."""
+        whole, rest = divmod(self.memory_bytes, _MIB)
+        return str(self.memory_bytes) if rest else f"{whole}Mi"
+
+    @property
+    def compute_capability(self) -> str | None:
+        """None for other makers' devices."""
+        return None if self.architecture.startswith("gfx") else self.architecture
+
+    @property
+    def weight_precisions(self) -> tuple[str, ...]:
+        """Best first. BF16 needs compute capability 8.0, FP8 8.9 (or gfx942); INT8 and INT4 weights are widened."""
+        plain = ("BF16", "FP16", "FP32") if self._has_bf16 else ("FP16", "FP32")
+        return (*plain, *(("FP8",) if self._has_fp8 else ()), "INT8", "INT4")
+
+    @property
+    def kv_precisions(self) -> tuple[str, ...]:
+        """Best first. NVFP4 needs the FP4 instructions of compute capability 10."""
+        plain = ("BF16", "FP16") if self._has_bf16 else ("FP16",)
+        fp4 = ("NVFP4",) if self._generation >= _BLACKWELL else ()
+        return (*plain, *(("FP8E4M3",) if self._has_fp8 else ()), "INT8", "INT4", *fp4)
+
+    @property
+    def _generation(self) -> float:
+        return 0.0 if self.architecture.startswith("gfx") else float(self.architecture)
+
+    @property
+    def _has_bf16(self) -> bool:
+        return self.architecture.startswith("gfx") or self._generation >= _AMPERE
+
+    @property
+    def _has_fp8(self) -> bool:
+        return self.architecture in _AMD_FP8 or self._generation >= _ADA
 
     def manifest(self, name: str) -> dict[str, object]:
         """The GPUClass object."""
-        fp8_weights = ["FP8"] if self.has_fp8 else []
-        fp8_kv = ["FP8E4M3"] if self.has_fp8 else []
+        capability = self.compute_capability
         return {
             "apiVersion": "kvbudget.dev/v1alpha1",
             "kind": "GPUClass",
             "metadata": {"name": name},
             "spec": {
                 "memory": self.memory,
-                "resourceName": "nvidia.com/gpu",
-                "computeCapability": self.compute_capability,
-                "memoryBandwidth": self.memory_bandwidth,
-                "weightPrecisions": ["BF16", "FP16", "FP32", *fp8_weights, "INT8", "INT4"],
-                "kvPrecisions": ["BF16", "FP16", *fp8_kv, "INT8", "INT4"],
+                "resourceName": self.resource_name,
+                **({} if capability is None else {"computeCapability": capability}),
+                "memoryBandwidth": f"{self.bandwidth_bytes // 10**9}G",
+                "weightPrecisions": list(self.weight_precisions),
+                "kvPrecisions": list(self.kv_precisions),
             },
         }
 
 
-CATALOGUE: Final[dict[str, CatalogueEntry]] = {
-    "h100-80gb": CatalogueEntry("85028077568", "9.0", "3350G", True),
-    "h200-141gb": CatalogueEntry("143165Mi", "9.0", "4800G", True),
-    "a100-80gb": CatalogueEntry("81038Mi", "8.0", "2039G", False),
-    "a100-40gb": CatalogueEntry("40338Mi", "8.0", "1555G", False),
-    "l40s-48gb": CatalogueEntry("45457Mi", "8.9", "864G", True),
-    "l4-24gb": CatalogueEntry("22478Mi", "8.9", "300G", True),
-    "a10-24gb": CatalogueEntry("22515Mi", "8.6", "600G", False),
-}
-"""Classes that the command line knows. Memory is the lowest figure seen in public logs for the type; driver and ECC
-move it by up to 0.2 GiB, so a GPUClass with the figure of your own devices is better."""
+_AMPERE: Final = 8.0
+_ADA: Final = 8.9
+_BLACKWELL: Final = 10.0
+_AMD_FP8: Final = ("gfx942", "gfx950")
+
+
+def _entry(row: Row) -> CatalogueEntry:
+    return CatalogueEntry(
+        memory_bytes=row.low_bytes,
+        memory_high_bytes=row.high_bytes,
+        measured=row.measured,
+        architecture=row.architecture,
+        bandwidth_bytes=row.bandwidth_gb * 10**9,
+        resource_name="amd.com/gpu" if row.architecture.startswith("gfx") else "nvidia.com/gpu",
+        shared_memory=row.shared_memory,
+    )
+
+
+CATALOGUE: Final[dict[str, CatalogueEntry]] = {name: _entry(row) for name, row in ROWS.items()}
+"""Classes that the command line knows. Memory is the lowest figure seen for the type; driver and ECC move it by up to
+0.2 GiB, so a GPUClass with the figure of your own devices is better."""
+
+
+def lookup(name: str) -> CatalogueEntry | Problem:
+    """The type of this name: a name of the catalogue, another name of the device (``H100``, or the node label
+    ``NVIDIA-H100-80GB-HBM3``), or one with a MIG profile (``h100-80gb-mig-3g.40gb``). Else a Problem that names the
+    nearest ones.
+
+    >>> found = lookup("NVIDIA-H100-80GB-HBM3")
+    >>> found == CATALOGUE["h100-80gb"]
+    True
+    >>> print(lookup("h100-80g"))
+    spec.gpu.class: there is no GPU type h100-80g; did you mean h100-80gb, a100-80gb or a100-40gb?
+    """
+    plain, _, profile = _plain(name).partition("-mig-")
+    found = _NAMES.get(plain)
+    if found is None:
+        return Problem("spec.gpu.class", f"there is no GPU type {name}{_nearest(plain, _NAMES)}", "ClassUnknown")
+    if not profile:
+        return CATALOGUE[found]
+    profiles = dict(ROWS[found].mig)
+    if profile not in profiles:
+        known = f"; it has {', '.join(profiles)}" if profiles else "; it has none"
+        return Problem("spec.gpu.class", f"{found} has no MIG profile {profile}{known}", "ClassUnknown")
+    whole = CATALOGUE[found]
+    size = profiles[profile]
+    share = size / whole.memory_bytes
+    return replace(
+        whole,
+        memory_bytes=size,
+        memory_high_bytes=size,
+        measured=False,
+        bandwidth_bytes=int(whole.bandwidth_bytes * min(1.0, share)),
+        resource_name=f"nvidia.com/mig-{profile}",
+    )
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace(" ", "-").replace("_", "-")
+
+
+_NAMES: Final[dict[str, str]] = {_plain(alias): name for name, row in ROWS.items() for alias in (name, *row.aliases)}
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = list(dict.fromkeys(_NAMES[n] for n in get_close_matches(name, list(names), n=5, cutoff=0.5)))[:3]
+    if not near:
+        return "; `kvbudget gpus` lists them"
+    return f"; did you mean {', '.join(near[:-1])} or {near[-1]}?" if near[1:] else f"; did you mean {near[0]}?"

@@ -17,6 +17,15 @@ def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
     >>> read_manifests("kind: A\\n---\\n---\\nkind: List\\nitems: [{kind: B}]", "x.yaml")
     [{'kind': 'A'}, {'kind': 'B'}]
     """
+    return [document for _, document in numbered_manifests(text, path)]
+
+
+def numbered_manifests(text: str, path: str) -> list[tuple[int, dict[str, Any]]]:
+    """The same, each with the number of its document in the stream, from 1.
+
+    >>> numbered_manifests("kind: A\\n---\\n---\\nkind: List\\nitems: [{kind: B}]", "x.yaml")
+    [(1, {'kind': 'A'}), (3, {'kind': 'B'})]
+    """
     import yaml
 
     class Strict(yaml.SafeLoader):
@@ -41,7 +50,11 @@ def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
 
     Strict.add_constructor("tag:yaml.org,2002:int", Strict.construct_yaml_int)
     try:
-        return list(_objects(list(yaml.load_all(text, Loader=Strict)), path))
+        return [
+            (number, found)
+            for number, document in enumerate(yaml.load_all(text, Loader=Strict), start=1)
+            for found in _objects([document], path, number)
+        ]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -52,8 +65,8 @@ def read_manifests(text: str, path: str) -> list[dict[str, Any]]:
         raise InputError(path, f"is not YAML: {first}; give a Kubernetes manifest") from None
 
 
-def _objects(documents: list[Any], path: str) -> Iterator[dict[str, Any]]:
-    for number, document in enumerate(documents, start=1):
+def _objects(documents: list[Any], path: str, first: int) -> Iterator[dict[str, Any]]:
+    for number, document in enumerate(documents, start=first):
         if document is None:
             continue
         if not isinstance(document, dict):
@@ -61,7 +74,7 @@ def _objects(documents: list[Any], path: str) -> Iterator[dict[str, Any]]:
             raise InputError(path, f"{reason}; give a Kubernetes manifest")
         items = document.get("items")
         if document.get("kind") == "List" and isinstance(items, list):
-            yield from _objects(items, path)
+            yield from _objects(items, path, 1)
         else:
             yield document
 

@@ -1,15 +1,18 @@
-"""The numbers in docs/budget.md are true."""
+"""The numbers in the documents about memory are true."""
 
 import doctest
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs" / "budget.md"
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_every_worked_number_in_the_document_holds() -> None:
-    text = re.sub(r"^```.*$", "", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    examples = doctest.DocTestParser().get_doctest(text, {}, DOCS.name, str(DOCS), 0)
+@pytest.mark.parametrize("page", ["budget.md", "formulas.md", "kinds.md"])
+def test_every_worked_number_in_the_document_holds(page: str) -> None:
+    text = re.sub(r"^```.*$", "", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    examples = doctest.DocTestParser().get_doctest(text, {}, page, str(DOCS / page), 0)
     result = doctest.DocTestRunner().run(examples)
     assert result.failed == 0
     assert result.attempted > 30

@@ -285,12 +285,14 @@ def test_output_that_cannot_be_written_is_one_line(
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("<&- >&- 2>&-", 2)])
-def test_a_stream_that_the_caller_has_closed_changes_no_exit_code(
-    closed: str, code: int, write: Callable[..., str], service_manifest: dict[str, Any]
+@pytest.mark.parametrize(
+    ("closed", "text", "code"), [("<&- 2>&-", None, 0), (">&-", None, 2), ("2>&-", "{", 2), ("<&- >&- 2>&-", "{", 2)]
+)
+def test_a_stream_that_the_caller_has_closed_is_no_traceback_and_lost_output_is_code_2(
+    closed: str, text: str | None, code: int, write: Callable[..., str], service_manifest: dict[str, Any]
 ) -> None:
     command = f'{sys.executable} -m kvbudget plan -f "$1" {closed}'
-    shell = ["sh", "-c", command, "sh", write("{" if code else [service_manifest])]
+    shell = ["sh", "-c", command, "sh", write(text or [service_manifest])]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 

@@ -1,0 +1,107 @@
+"""``hybrid_blocks``: blocks of one request and requests at once of models with several cache groups (vLLM).
+
+The KV memory is the log's, so that nothing but the blocks is compared. A log rounds it to a hundredth of a GiB, hence a
+range of blocks; where the log prints the blocks too, those must lie in it, and the concurrency follows from them."""
+
+import re
+from dataclasses import replace
+
+from kvbudget.engines import Pool
+from kvbudget.engines.compressed import is_compressed
+from kvbudget.engines.pages import resolved_format
+from kvbudget.engines.result import GIB, gib
+from kvbudget.engines.vllm import stage_pool, with_defaults
+from kvbudget.engines.vllm_versions import constants
+from kvbudget.layers import Architecture
+from scoring.cards import card_of
+from scoring.options import settings_of, unnamed_card
+from scoring.points import ASSUMED_VERSION, Point
+from scoring.score import Score, skip
+
+_HALF_GIB = gib(0.005)
+_HALF_CONCURRENCY = 0.0051
+
+
+def check(point: Point, shape: Architecture | str) -> Score | None:
+    """None for models of one cache group and for engines without groups."""
+    marked = isinstance(point.check.get("hybrid_groups"), dict)
+    if point.engine != "vllm" or (isinstance(shape, str) and not marked):
+        return None
+    if isinstance(shape, str):
+        return skip(point, "hybrid_blocks", shape)
+    if not shape.is_hybrid and not is_compressed(shape):
+        return None
+    kind = shape.kind
+    if is_compressed(shape):
+        return skip(point, "hybrid_blocks", "how vLLM packs compressed caches is not reproduced by blocks", kind=kind)
+    if point.text("engine").lower() != "vllm":
+        return skip(point, "hybrid_blocks", f"{point.text('engine')} has groups of its own", kind=kind)
+    length, concurrency = point.whole("max_model_len"), point.number("max_concurrency")
+    if length is None or concurrency is None:
+        return skip(point, "hybrid_blocks", "the log prints no concurrency for a length", kind=kind)
+    if point.kv_gib is None and point.whole("gpu_blocks") is None:
+        return skip(point, "hybrid_blocks", "the log prints neither KV memory nor blocks", kind=kind)
+    if re.search(r"draft(er)? model|DFlash", f"{point.flags} {point.text('model')}"):
+        return skip(
+            point, "hybrid_blocks", "a separate draft model shares the pool; its geometry is not stated", kind=kind
+        )
+    rules = constants(point.version or ASSUMED_VERSION)
+    told = with_defaults(settings_of(point), card_of(point) or unnamed_card(point), rules)
+    pool = stage_pool(shape, rules, told, resolved_format(shape, told.kv_format), (0, shape.layers))
+    score = _compared(point, kind, pool, length, concurrency)
+    if score.ok or "prefix" in point.told.lower() or not any(g.state_pages for g in pool.groups):
+        return score
+    told = replace(told, prefix_caching=True)
+    pool = stage_pool(shape, rules, told, resolved_format(shape, told.kv_format), (0, shape.layers))
+    other = _compared(point, kind, pool, length, concurrency)
+    return replace(other, verdict=f"prefix caching is not stated and was on: {other.verdict}") if other.ok else score
+
+
+def _compared(point: Point, kind: str, pool: Pool, length: int, concurrency: float) -> Score:
+    need, blocks = pool.pages_for(length), point.whole("gpu_blocks")
+    fewest, most = _blocks(point, pool)
+    wrong = []
+    if blocks is not None and not fewest <= blocks <= most:
+        wrong.append(f"{blocks} blocks were logged, {fewest} to {most} follow from the KV memory")
+    groups = point.check.get("hybrid_groups")
+    stated = groups.get("blocks_per_request") if isinstance(groups, dict) else None
+    if isinstance(stated, int) and stated != need:
+        wrong.append(f"{need} blocks per request, {stated} are stated")
+    low, high = (fewest / need, most / need) if blocks is None else (blocks / need, blocks / need)
+    if not low - _HALF_CONCURRENCY <= concurrency <= high + _HALF_CONCURRENCY:
+        wrong.append(f"{low:.2f} to {high:.2f} requests at once, {concurrency} were logged")
+    # The log's KV memory leaves a block or two open; of those it allows, the one that the log's concurrency means.
+    likely = blocks or min(max(round(concurrency * need), fewest), most)
+    sizes = "+".join(str(group.layers) for group in pool.groups)
+    return Score(
+        id=point.ident,
+        check="hybrid_blocks",
+        kind=kind,
+        predicted=likely / need,
+        low=low,
+        high=high,
+        logged=concurrency,
+        ok=not wrong,
+        verdict="; ".join(wrong)
+        or f"groups of {sizes} layers, blocks of {pool.groups[-1].block_tokens} tokens, {need} blocks per request",
+        peers=_flat(pool, point, length),
+    )
+
+
+def _blocks(point: Point, pool: Pool) -> tuple[int, int]:
+    """Blocks in the logged KV memory; two more or fewer where its rounding allows."""
+    size = point.kv_gib
+    if size is None:
+        blocks = point.whole("gpu_blocks") or 0
+        return blocks, blocks
+    kv = size * GIB
+    return int((kv - _HALF_GIB) // pool.page_bytes), int((kv + _HALF_GIB) // pool.page_bytes)
+
+
+def _flat(pool: Pool, point: Point, length: int) -> tuple[tuple[str, float], ...]:
+    """Requests at once if every layer kept every token."""
+    if point.kv_gib is None:
+        return ()
+    per_token = sum(group.layers / group.block_tokens for group in pool.groups) * pool.page_bytes
+    per_token /= max(group.layers for group in pool.groups)
+    return (("all layers", point.kv_gib * GIB / (per_token * length)),)

@@ -1,0 +1,153 @@
+"""One measured point, read defensively: a value of the wrong kind counts as missing, and nothing raises."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvbudget.engines.settings import KVFormat
+
+_KV_NAMES: Final[tuple[tuple[str, KVFormat], ...]] = (
+    ("nvfp4", "NVFP4"),
+    ("fp4", "NVFP4"),
+    ("fp8", "FP8E4M3"),
+    ("e4m3", "FP8E4M3"),
+    ("int8", "INT8"),
+    ("int4", "INT4"),
+    ("bf16", "BF16"),
+    ("bfloat16", "BF16"),
+    ("fp16", "FP16"),
+    ("float16", "FP16"),
+    ("fp32", "FP32"),
+    ("float32", "FP32"),
+)
+
+
+ASSUMED_VERSION: Final = (0, 19)
+"""Of vLLM where a point states none: that of most points."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A line of a file of points; ``raw`` has every key."""
+
+    raw: Mapping[str, object]
+
+    def text(self, key: str) -> str:
+        value = self.raw.get(key)
+        return value if isinstance(value, str) else ""
+
+    def number(self, key: str) -> float | None:
+        return _number(self.raw.get(key))
+
+    def whole(self, key: str) -> int | None:
+        value = self.number(key)
+        return None if value is None or value < 1 else int(value)
+
+    def flag(self, key: str) -> bool | None:
+        value = self.raw.get(key)
+        return value if isinstance(value, bool) else None
+
+    @property
+    def check(self) -> Mapping[str, object]:
+        value = self.raw.get("check")
+        return value if isinstance(value, Mapping) else {}
+
+    @property
+    def ident(self) -> str:
+        return self.text("id") or "(no id)"
+
+    @property
+    def engine(self) -> str:
+        """The engine whose rules apply; empty for one that is not covered."""
+        name = self.text("engine").lower()
+        if name.startswith("vllm"):
+            return "vllm"
+        if name.startswith("sglang"):
+            return "sglang"
+        return "tensorrt_llm" if name.startswith(("tensorrt", "trt")) else ""
+
+    @property
+    def version(self) -> tuple[int, int] | None:
+        """Major and minor version where one is stated; dates are none."""
+        found = re.match(r"\s*v?(\d+)\.(\d+)", self.text("engine_version"))
+        return (int(found[1]), int(found[2])) if found else None
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Ranks that share the attention: with data-parallel attention each has its own (SGLang's dp)."""
+        ranks, copies = self.whole("tp") or 1, self.whole("dp") or 1
+        return max(1, ranks // copies) if self.engine == "sglang" else ranks
+
+    @property
+    def kv_format(self) -> KVFormat | None:
+        """None where the point does not say."""
+        label = self.text("kv_dtype").lower()
+        return next((name for part, name in _KV_NAMES if part in label), None)
+
+    @property
+    def flags(self) -> str:
+        return self.text("flags")
+
+    @property
+    def log(self) -> str:
+        """All that the point quotes or remarks."""
+        return " ".join(self.text(key) for key in ("flags", "quote", "note", "adds_up_why"))
+
+    @property
+    def told(self) -> str:
+        """Flags, and the log's own echo of the command."""
+        return f"{self.flags} {self.text('quote')}"
+
+    def option(self, *patterns: str) -> int | None:
+        """The first whole number that a flag gives, or the quoted command; patterns have one group."""
+        for text in (self.flags, self.text("quote")):
+            for pattern in patterns:
+                found = re.search(pattern, text, re.IGNORECASE)
+                if found:
+                    return int(found[1].replace(",", ""))
+        return None
+
+    @property
+    def ranks(self) -> tuple[Mapping[str, object], ...]:
+        value = self.raw.get("ranks")
+        return tuple(r for r in value if isinstance(r, Mapping)) if isinstance(value, list) else ()
+
+    def rank_numbers(self, key: str) -> tuple[float, ...]:
+        """One figure of every rank; empty where any lacks it."""
+        found = [_number(rank.get(key)) for rank in self.ranks]
+        return tuple(v for v in found if v is not None) if all(v is not None for v in found) else ()
+
+    @property
+    def kv_gib(self) -> float | None:
+        """KV memory as the log prints it, in GiB."""
+        return self.number("available_kv_gib")
+
+    @property
+    def is_minimum_of_ranks(self) -> bool:
+        """The log prints one rank's GiB beside the minimum rank's tokens."""
+        return bool(re.search(r"min(imum)?( over)? (ranks|rank|of (the )?ranks)", self.log, re.IGNORECASE))
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if value == value and abs(value) < 1e18 else None
+
+
+def lines(path: Path) -> Iterator[tuple[Mapping[str, object], str]]:
+    """Every line as an object, or as an empty one with the reason why it cannot be read."""
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not text.strip():
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            yield {"id": f"line {number}"}, f"no JSON: {error}"
+            continue
+        if isinstance(value, dict):
+            yield value, ""
+        else:
+            yield {"id": f"line {number}"}, "no object"

@@ -1,0 +1,138 @@
+"""TensorRT-LLM's budget: a share of what a dry run leaves free.
+
+From _torch/pyexecutor/_util.py (KvCacheCreator) and cpp/…/kvCacheManager.cpp::
+
+    peak    = weights + activation of max_num_tokens + runtime, measured in a dry run
+    kv      = (total − peak) × free_gpu_memory_fraction           default 0.9, a share of what is FREE
+    tokens  = kv // bytes per token, in blocks of tokens_per_block (32; 64 before 1.0)
+
+The logged case: (139.81 − 91.46) × 0.85 = 41.10 GiB.
+
+>>> round((139.81 - 91.46) * 0.85, 2)
+41.1
+"""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from kvbudget.cachebytes import state_bytes
+from kvbudget.engines.activation import element_bytes
+from kvbudget.engines.pages import layer_token_bytes, resolved_format
+from kvbudget.engines.refusals import refusal
+from kvbudget.engines.result import Band, CacheGroup, EngineBudget, Pool, StageBudget, Term, band, exact
+from kvbudget.engines.settings import Card, Settings
+from kvbudget.engines.stages import kept_caches, model_len, stage_ranges
+from kvbudget.engines.verdict import judged
+from kvbudget.engines.weights import stage_weights
+from kvbudget.layers import Architecture, AttentionCache, Cache, StateCache
+
+ENGINE: Final = "tensorrt_llm"
+MEMORY_FRACTION: Final = 0.9
+BLOCK_TOKENS: Final = 32
+OLD_BLOCK_TOKENS: Final = 64
+MAX_TOKENS: Final = 8192
+MAX_SEQUENCES: Final = 2048
+RUNTIME: Final = band(3.0, 4.0, 5.0)
+"""CUDA context, cuBLAS and attention workspaces, sampler and decoder buffers. 36 largest batches on H100 and GB300."""
+NCCL: Final = band(0.20, 0.36, 0.60)
+RESERVE_PER_MILLE: Final = 5
+"""Share of the card that is never handed out: page tables and the driver's own."""
+
+
+def activation_coefficient(tensor_parallel: int, *, moe: bool) -> int:
+    """Rows as wide as the residual stream that the dry run's peak holds per token, on each of so many ranks.
+
+    >>> [activation_coefficient(n, moe=False) for n in (1, 2, 4, 8)], activation_coefficient(1, moe=True)
+    ([10, 6, 5, 5], 22)
+    """
+    row = _COEFFICIENTS[moe]
+    return row[min(max(tensor_parallel.bit_length() - 1, 0), len(row) - 1)]
+
+
+_COEFFICIENTS: Final = {False: (10, 6, 5, 5), True: (22, 13, 10, 10)}
+
+
+def tensorrt_llm_budget(arch: Architecture, card: Card, version: str, settings: Settings) -> EngineBudget:
+    """The budget of one replica. Raises ValueError for a model of which no layer keeps tokens."""
+    told = _with_defaults(version, settings)
+    if not any(layer_token_bytes(cache, "BF16") for cache in kept_caches(arch)):
+        raise ValueError("no layer of this model keeps tokens")
+    kv_format = resolved_format(arch, told.kv_format)
+    stages = tuple(
+        _stage(arch, card, told, kv_format, stage, span)
+        for stage, span in enumerate(stage_ranges(arch.layers, told.pipeline_parallel, told.stage_layers))
+    )
+    plan = EngineBudget(
+        engine=ENGINE,
+        version=version,
+        max_model_len=model_len(arch, told),
+        stages=stages,
+        verdict="fits",
+        reason="",
+        kv_precision=kv_format,
+        assumptions=arch.assumptions,
+        settings=told,
+    )
+    return judged(plan, refusal(arch, told))
+
+
+def _with_defaults(version: str, settings: Settings) -> Settings:
+    block = OLD_BLOCK_TOKENS if version.lstrip("v").startswith("0.") else BLOCK_TOKENS
+    return replace(
+        settings,
+        memory_fraction=MEMORY_FRACTION if settings.memory_fraction is None else settings.memory_fraction,
+        max_batched_tokens=settings.max_batched_tokens or MAX_TOKENS,
+        max_sequences=settings.max_sequences or MAX_SEQUENCES,
+        block_tokens=settings.block_tokens or block,
+    )
+
+
+def _stage(
+    arch: Architecture, card: Card, told: Settings, kv_format: str, stage: int, span: tuple[int, int]
+) -> StageBudget:
+    fraction, many = told.memory_fraction or 1.0, told.tensor_parallel > 1
+    tokens = told.max_batched_tokens or 1
+    rows = activation_coefficient(told.tensor_parallel, moe=arch.is_moe)
+    peak = tokens * arch.hidden_size * element_bytes(arch) * rows
+    terms = [
+        Term("weights", *stage_weights(arch, told, stage, span)),
+        Term("activation", Band(peak * 3 // 4, peak, peak * 5 // 4), "dry run of max_num_tokens"),
+        Term("runtime", RUNTIME, "context, workspaces, decoder; fitted on largest batches"),
+        Term("reserve", exact(card.memory_bytes * RESERVE_PER_MILLE // 1000), "never handed out"),
+    ]
+    if many:
+        terms.append(Term("nccl", NCCL, "communicators of the ranks"))
+    peaks = [sum(ends) for ends in zip(*((t.bytes.low, t.bytes.expected, t.bytes.high) for t in terms), strict=True)]
+    free = [max(0, card.memory_bytes - size) for size in peaks]
+    left = [size - math.floor(size * fraction) for size in free]
+    # The share left free shrinks with what is free, so its ends are crossed: free high when the peak is low.
+    terms.append(Term("left free", Band(*sorted(left)), "1 − free_gpu_memory_fraction of what is free"))
+    caches = kept_caches(arch, span, draft=told.draft_tokens > 0)
+    cell = sum(_cell(cache, told, kv_format) for cache in caches)
+    states = sum(state_bytes(c, tensor_parallel=told.tensor_parallel) for c in caches if isinstance(c, StateCache))
+    if states:
+        terms.append(Term("state slots", exact(states * (told.max_sequences or 1)), "a state for each sequence"))
+    if told.kv_cache_bytes is not None:
+        terms = [Term("all but KV", exact(card.memory_bytes - told.kv_cache_bytes), "the pool is given")]
+    block = told.block_tokens or BLOCK_TOKENS
+    return StageBudget(
+        stage=stage,
+        layers=span[1] - span[0],
+        memory_bytes=card.memory_bytes,
+        usable_bytes=card.memory_bytes,
+        terms=tuple(terms),
+        outside=(),
+        pool=Pool(
+            page_bytes=max(1, cell * block),
+            groups=(CacheGroup(kind=arch.kind, layers=span[1] - span[0], block_tokens=block),),
+        ),
+    )
+
+
+def _cell(cache: Cache, told: Settings, kv_format: str) -> int:
+    """Bytes of one token in one layer. A window bounds the pool only where max_attention_window is set; by default the
+    pool is sized as if every layer kept every token."""
+    if isinstance(cache, AttentionCache):
+        cache = replace(cache, window=None, chunk=None)
+    return layer_token_bytes(cache, kv_format, tensor_parallel=told.tensor_parallel)

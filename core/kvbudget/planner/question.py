@@ -1,0 +1,185 @@
+"""One plan: a model on a device under an engine, and whether so many requests of so many tokens fit at once.
+
+The engine's own verdict is for one request. More at once fit where their pages do, judged on the low end alike.
+
+>>> from kvbudget.gpu import CATALOGUE
+>>> from kvbudget.shapes.config import from_config
+>>> from kvbudget.shapes.table import facts
+>>> device = catalogue_device("h100-80gb", CATALOGUE["h100-80gb"])
+>>> qwen = from_config(facts("Qwen/Qwen3-8B"))
+>>> told = Settings(max_model_len=32768)
+>>> answer = ask(Question(model="Qwen/Qwen3-8B", shape=qwen, device=device, engine="vllm", settings=told))
+>>> answer.verdict, answer.gpus
+('fits', 1)
+>>> more = ask(replace(answer.question, requests=100))
+>>> more.verdict, more.reason.partition(";")[0]
+('does not fit', '100 requests of 32768 tokens need 204800 pages (450.00 GiB)')
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from kvbudget.engines import Card, EngineBudget, KVFormat, Settings, budget
+from kvbudget.engines.pages import resolved_format
+from kvbudget.engines.verdict import judged
+from kvbudget.errors import InputError
+from kvbudget.gpu import CatalogueEntry
+from kvbudget.layers import Architecture
+
+Outcome = Literal["fits", "at risk", "does not fit", "refused"]
+"""``at risk`` does not count as fitting: only the expected figures hold, not the low end."""
+
+_GIB: Final = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU type. ``kv_precisions``: those it can do, the best first. ``notes`` are for the user."""
+
+    name: str
+    card: Card
+    kv_precisions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """``requests`` of ``settings.max_model_len`` tokens each are wanted at once. ``input_tokens``: of the longest
+    prompt, where the rest of a request is output that could be capped."""
+
+    model: str
+    shape: Architecture
+    device: Device
+    engine: str
+    settings: Settings
+    version: str | None = None
+    requests: int = 1
+    input_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``notes``: what was taken for granted, each a sentence."""
+
+    question: Question
+    budget: EngineBudget
+    verdict: Outcome
+    reason: str
+    notes: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.question.settings.tensor_parallel * self.question.settings.pipeline_parallel
+
+    @property
+    def pages_each(self) -> int:
+        """Pages that one request of the wanted length takes."""
+        return self.budget.worst.pool.pages_for(self.budget.max_model_len)
+
+    def concurrency(self) -> tuple[float, float, float]:
+        """Requests of the wanted length that the pool holds at once: low, expected, high, rounded down to 1/100."""
+        pages, each = self.budget.grantable_pages, self.pages_each
+        low, expected, high = (count * 100 // each / 100 for count in (pages.low, pages.expected, pages.high))
+        return low, expected, high
+
+
+def catalogue_device(name: str, entry: CatalogueEntry) -> Device:
+    """A type of the catalogue. Its name goes to the engine, whose defaults depend on it."""
+    return Device(
+        name=name,
+        card=Card(name=name, memory_bytes=entry.memory_bytes, compute_capability=capability(entry.compute_capability)),
+        kv_precisions=entry.kv_precisions,
+        notes=(
+            *(() if entry.measured else (f"memory of {name} is derived from its makers' figures, not measured",)),
+            *((f"memory of {name} is shared with the host; what runs there takes of it",) * entry.shared_memory),
+        ),
+    )
+
+
+def capability(text: str | None) -> tuple[int, int] | None:
+    """``9.0`` as (9, 0).
+
+    >>> capability("12.1"), capability(None)
+    ((12, 1), None)
+    """
+    if text is None:
+        return None
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
+
+
+def ask(question: Question) -> Answer:
+    """The answer. Raises InputError where the engine cannot plan this model at all."""
+    if question.settings.pipeline_parallel > question.shape.layers:
+        reason = f"{question.settings.pipeline_parallel} stages for {question.shape.layers} layers"
+        raise InputError("--pp", f"{reason}; use {question.shape.layers} or fewer")
+    try:
+        plan = budget(question.shape, question.device.card, question.engine, question.version, question.settings)
+    except ValueError as error:
+        raise InputError(question.model, str(error)) from None
+    return answered(question, plan)
+
+
+def at_length(answer: Answer, tokens: int) -> Answer:
+    """The answer for another maximum length. Memory does not depend on it in any engine, so only the verdict is new."""
+    question = replace(answer.question, settings=replace(answer.question.settings, max_model_len=tokens))
+    plan = replace(answer.budget, max_model_len=tokens)
+    return answered(question, plan if plan.verdict == "refused" else judged(plan, None))
+
+
+def answered(question: Question, plan: EngineBudget) -> Answer:
+    """The verdict on a budget that the engine has computed."""
+    verdict, reason = _verdict(question, plan)
+    return Answer(question, plan, verdict, reason, (*question.device.notes, *_notes(question, plan), *plan.assumptions))
+
+
+def _verdict(question: Question, plan: EngineBudget) -> tuple[Outcome, str]:
+    unasked = _not_possible(question, plan)
+    if unasked:
+        return "refused", unasked
+    if plan.verdict in ("refused", "KV too small"):
+        return "refused" if plan.verdict == "refused" else "does not fit", plan.reason
+    pool, pages = plan.worst.pool, plan.grantable_pages
+    need = question.requests * pool.pages_for(plan.max_model_len)
+    needed = (
+        f"{question.requests} requests of {plan.max_model_len} tokens need {need} pages "
+        f"({need * pool.page_bytes / _GIB:.2f} GiB)"
+    )
+    if need > pages.expected:
+        reason = f"{needed}; there are {pages.expected}: the model loads, then requests wait or are evicted"
+        return "does not fit", reason
+    if plan.verdict == "at risk" or question.requests == 1:
+        return "fits" if plan.verdict == "fits" else "at risk", plan.reason
+    if need > pages.low:
+        return "at risk", f"{needed}; {pages.expected} are expected, but there may be as few as {pages.low}"
+    return "fits", f"{needed}; there are at least {pages.low}"
+
+
+def length_limit(shape: Architecture) -> int | None:
+    """Longest sequence that the model allows, in tokens; None where it is unknown or RoPE scaling stretches it."""
+    return None if shape.rope_scaling else shape.max_position_embeddings
+
+
+def _not_possible(question: Question, plan: EngineBudget) -> str | None:
+    limit = length_limit(question.shape)
+    if limit is not None and plan.max_model_len > limit:
+        return f"{plan.max_model_len} tokens are above the model's own limit; set --max-model-len to {limit} or less"
+    wanted: KVFormat | None = question.settings.kv_format
+    offered = question.device.kv_precisions
+    if wanted is not None and wanted not in offered and wanted != "FP32":
+        return f"{question.device.name} cannot do KV in {wanted}; it offers {', '.join(offered)}"
+    return None
+
+
+def _notes(question: Question, plan: EngineBudget) -> list[str]:
+    used = resolved_format(question.shape, question.settings.kv_format)
+    notes = []
+    if used == "BF16" and used not in question.device.kv_precisions and question.settings.kv_format is None:
+        notes.append(f"{question.device.name} has no BF16; FP16 takes the same memory")
+    if question.settings.max_model_len is None:
+        known = question.shape.max_position_embeddings is not None
+        notes.append(
+            f"--max-model-len is left out: {plan.max_model_len} tokens, " + ("the model's own" if known else "unknown")
+        )
+    return notes

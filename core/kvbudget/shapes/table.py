@@ -1,0 +1,68 @@
+"""Models that are known by name, as the facts of their configuration files.
+
+``models.jsonl`` has one model a line: ``model`` is its name, ``like`` names another line whose facts it shares, the
+rest are keys of config.json. ``layer_types`` may be a word of letters, one a layer: F full, S sliding, L linear, and
+``block_configs`` pairs: heads in a group and ffn_mult. The file is read at the first question, not at import.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+_LETTERS: Final[dict[str, str]] = {"F": "full_attention", "S": "sliding_attention", "L": "linear_attention"}
+
+
+def known_names() -> tuple[str, ...]:
+    """All names of the table, sorted."""
+    return tuple(sorted(_table()))
+
+
+def facts(name: str) -> dict[str, object] | None:
+    """The keys of a known model's configuration; None for a name that is not known.
+
+    >>> (facts("Qwen/Qwen3-8B") or {})["head_dim"]
+    128
+    """
+    entry = _table().get(name)
+    if entry is None:
+        return None
+    base = entry.get("like")
+    found = {**((facts(base) or {}) if isinstance(base, str) else {}), **entry}
+    for key in ("model", "like"):
+        found.pop(key, None)
+    letters = found.get("layer_types")
+    if isinstance(letters, str):
+        found["layer_types"] = [_LETTERS[letter] for letter in letters]
+    blocks = found.get("block_configs")
+    if isinstance(blocks, list):
+        found["block_configs"] = [_block(*block) for block in blocks]
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _block(heads_in_group: int, ffn_mult: float) -> dict[str, object]:
+    """A block of Nemotron-NAS; 0 stands for a part that the block does not have."""
+    attention: dict[str, object] = {"n_heads_in_group": heads_in_group} if heads_in_group else {"no_op": True}
+    return {"attention": attention, "ffn": {"ffn_mult": ffn_mult} if ffn_mult else {"no_op": True}}
+
+
+def completed(config: Mapping[str, object], name: str | None) -> tuple[dict[str, object], tuple[str, ...]]:
+    """``config`` with what is known of ``name`` where it says nothing, and the keys that came from there. A key that
+    holds text where the table holds a list counts as saying nothing."""
+    known = facts(name) if name is not None else None
+    if known is None:
+        return dict(config), ()
+    taken = {k: v for k, v in known.items() if config.get(k) is None or _is_remark(config[k], v)}
+    return {**config, **taken}, tuple(sorted(taken))
+
+
+def _is_remark(given: object, known: object) -> bool:
+    return isinstance(given, str) and isinstance(known, list)
+
+
+@cache
+def _table() -> dict[str, dict[str, object]]:
+    text = files("kvbudget.shapes").joinpath("models.jsonl").read_text(encoding="utf-8")
+    entries = [json.loads(line) for line in text.splitlines() if line.strip()]
+    return {str(entry["model"]): entry for entry in entries}
