@@ -185,7 +185,7 @@ def show_scaling(cluster: Cluster, facts: Facts) -> None:
     if not any(decision["desired"] == 2 for decision in decisions):
         raise DemoError("the load did not raise the replicas to 2")
     facts.add("replicas", "1 -> 2 -> 1")
-    facts.add("scaled down after", f"{seconds:.0f} s of idleness")
+    facts.add("one replica again", f"{seconds:.0f} s after the load's end")
 
 
 def replicas(cluster: Cluster) -> int:
