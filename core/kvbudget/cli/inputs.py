@@ -144,7 +144,7 @@ def _own_device(own: GPUClass) -> Device:
     if spec.resource_name == "cpu":
         raise InputError("--gpu", f"class {name} has no devices; plan it with: kvbudget plan -f")
     card = Card(name=name, memory_bytes=parse_int(spec.memory), compute_capability=capability(spec.compute_capability))
-    return Device(name=name, card=card, kv_precisions=tuple(spec.kv_precisions))
+    return Device(name=name, card=card, kv_precisions=tuple(spec.kv_precisions), resource_name=spec.resource_name)
 
 
 def _canonical(found: CatalogueEntry, name: str) -> str:
