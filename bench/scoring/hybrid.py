@@ -3,18 +3,20 @@
 The KV memory is the log's, so that nothing but the blocks is compared. A log rounds it to a hundredth of a GiB, hence a
 range of blocks; where the log prints the blocks too, those must lie in it, and the concurrency follows from them."""
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
-from kvbudget.engines import Pool
+from kvbudget.engines import Pool, Settings
 from kvbudget.engines.compressed import is_compressed
 from kvbudget.engines.pages import resolved_format
 from kvbudget.engines.result import GIB, gib
 from kvbudget.engines.vllm import stage_pool, with_defaults
 from kvbudget.engines.vllm_versions import constants
-from kvbudget.layers import Architecture
+from kvbudget.layers import Architecture, StateCache
 from scoring.cards import card_of
-from scoring.options import settings_of, unnamed_card
+from scoring.options import draft_tokens_stated, settings_of, unnamed_card
 from scoring.points import ASSUMED_VERSION, Point
 from scoring.score import Score, skip
 
@@ -47,14 +49,28 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
         )
     rules = constants(point.version or ASSUMED_VERSION)
     told = with_defaults(settings_of(point), card_of(point) or unnamed_card(point), rules)
-    pool = stage_pool(shape, rules, told, resolved_format(shape, told.kv_format), (0, shape.layers))
-    score = _compared(point, kind, pool, length, concurrency)
-    if score.ok or "prefix" in point.told.lower() or not any(g.state_pages for g in pool.groups):
-        return score
-    told = replace(told, prefix_caching=True)
-    pool = stage_pool(shape, rules, told, resolved_format(shape, told.kv_format), (0, shape.layers))
-    other = _compared(point, kind, pool, length, concurrency)
-    return replace(other, verdict=f"prefix caching is not stated and was on: {other.verdict}") if other.ok else score
+    first: Score | None = None
+    for variant, remark in _variants(point, told, shape):
+        pool = stage_pool(shape, rules, variant, resolved_format(shape, variant.kv_format), (0, shape.layers))
+        score = _compared(point, kind, pool, length, concurrency)
+        if score.ok:
+            return replace(score, verdict=f"{remark}{score.verdict}")
+        first = first or score
+    return first
+
+
+def _variants(point: Point, told: Settings, shape: Architecture) -> Iterator[tuple[Settings, str]]:
+    """The settings, and of models with states what a log may leave unsaid: prefix caching, and how many tokens are
+    drafted where it only says that some are."""
+    yield told, ""
+    if not any(isinstance(group.cache, StateCache) for group in shape.groups):
+        return
+    caching = (told.prefix_caching,) if "prefix" in point.told.lower() else (told.prefix_caching, True)
+    drafts = (1, 2, 3, 4) if told.draft_tokens and not draft_tokens_stated(point) else (told.draft_tokens,)
+    for cached, drafted in itertools.product(dict.fromkeys(caching), drafts):
+        remark = "prefix caching is not stated and was on: " if cached != told.prefix_caching else ""
+        remark += f"drafted tokens are not stated and were {drafted}: " if len(drafts) > 1 else ""
+        yield replace(told, prefix_caching=cached, draft_tokens=drafted), remark
 
 
 def _compared(point: Point, kind: str, pool: Pool, length: int, concurrency: float) -> Score:

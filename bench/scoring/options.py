@@ -70,12 +70,18 @@ def _prefix_caching(flags: str) -> bool:
     return bool(re.search(r"prefix[_ -]caching|mamba-cache-mode[= ]align", flags))
 
 
-def _draft_tokens(point: Point) -> int:
-    stated = point.option(
+def draft_tokens_stated(point: Point) -> int | None:
+    """Speculative tokens per step where the point gives their number."""
+    return point.option(
         r"num[_-]speculative[_-]tokens\W{1,4}(\d+)",
         r"spec(?:ulative)?[_ -]tokens\W{1,4}(\d+)",
         r"\bMTP\W{0,4}n?\W?(\d+)",
+        r"(\d+) (?:speculative|spec|draft) tokens",
     )
+
+
+def _draft_tokens(point: Point) -> int:
+    stated = draft_tokens_stated(point)
     if stated is not None:
         return stated
     return 1 if re.search(r"(?<!no )\b(MTP|EAGLE)\b", point.told) else 0

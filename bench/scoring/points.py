@@ -29,6 +29,10 @@ ASSUMED_VERSION: Final = (0, 19)
 """Of vLLM where a point states none: that of most points."""
 
 
+MOST: Final = 10**13
+"""No count or length in a log is larger."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A line of a file of points; ``raw`` has every key."""
@@ -44,7 +48,7 @@ class Point:
 
     def whole(self, key: str) -> int | None:
         value = self.number(key)
-        return None if value is None or value < 1 else int(value)
+        return None if value is None or not 1 <= value <= MOST else int(value)
 
     def flag(self, key: str) -> bool | None:
         value = self.raw.get(key)

@@ -1,6 +1,9 @@
 """No input makes a command show a traceback: code 2, the option or file, the fault, the fix."""
 
+import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -136,6 +139,24 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
     command = f"{sys.executable} -m kvbudget models -o json | head -c 10"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ('{\n  "schem', "")
+
+
+def test_on_a_terminal_the_bar_is_as_wide_as_it_and_coloured() -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "kvbudget", "plan", "Qwen/Qwen3-8B", "--gpu", "h100"]
+    environment = {**os.environ, "COLUMNS": "60", "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.STDOUT, env=environment)
+    os.close(theirs)
+    text = b""
+    with contextlib.suppress(OSError):  # the end of a terminal reads as an error
+        while part := os.read(ours, 65536):
+            text += part
+    os.close(ours)
+    assert process.wait() == 0
+    line = next(one for one in text.decode().splitlines() if one.startswith("  [") and "W" in one)
+    assert len(re.sub(r"\x1b\[[0-9;]*m", "", line)) == 58
+    assert "\x1b[" in line
 
 
 def test_a_closed_standard_output_is_one_line() -> None:

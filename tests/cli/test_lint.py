@@ -98,6 +98,12 @@ def test_nothing_to_check_is_code_2(run: Run, tmp_path: Path) -> None:
         assert result.stderr.startswith("error: ")
 
 
+def test_a_document_that_is_no_object_is_called_by_its_number(run: Run, write: Write) -> None:
+    result = run("lint", "-f", write("kind: GPUClass\n---\n[1]\n"))
+    assert result.exit_code == 2
+    assert "document 2 is a list, not an object" in result.stderr
+
+
 def test_stdin_is_linted_for_a_dash(run: Run) -> None:
     result = run("lint", "-f", "-", stdin="kind: GPUClass\nmetadata: &a {x: *a}\nspec: *a\n")
     assert result.exit_code == 1

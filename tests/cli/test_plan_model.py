@@ -41,6 +41,7 @@ CASES = {
     "heads do not divide": (QWEN, "h100 --tp 3", "refused", "Refused"),
     "above the model's limit": (QWEN, "h100 --max-model-len 50000", "refused", "Refused"),
     "KV not offered": (QWEN, "a100-80gb --kv-precision fp8", "refused", "Refused"),
+    "TensorRT-LLM elsewhere": (QWEN, "mi300x --engine tensorrt-llm", "refused", "Refused"),
     "hybrid": ("Qwen/Qwen3.6-27B", "h100 --max-model-len 32768", "fits", None),
     "latent on 16 GPUs": ("deepseek-ai/DeepSeek-V3", "h100 --tp 8 --pp 2 --max-model-len 32768", "fits", None),
     "sglang": (QWEN, "h100 --engine sglang", "fits", None),

@@ -81,6 +81,12 @@ def test_every_model_of_the_table_can_be_read_by_its_name_alone(name: str) -> No
         assert [(g.cache, g.layers) for g in shape.groups] == [(g.cache, g.layers) for g in SHAPES[name].groups]
 
 
+def test_facts_that_are_not_the_models_own_are_said_to_be_so() -> None:
+    assert any("library's defaults" in note for note in SHAPES["ai21labs/Jamba-v0.1"].assumptions)
+    assert any("inferred from its family" in note for note in SHAPES["google/gemma-4-E2B-it"].assumptions)
+    assert SHAPES["meta-llama/Meta-Llama-3.1-8B"].assumptions == ()
+
+
 def test_stages_and_ranks_add_up_to_the_whole() -> None:
     for shape in SHAPES.values():
         half = shape.layers // 2

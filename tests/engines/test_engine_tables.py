@@ -135,6 +135,7 @@ def test_draft_layers_keep_kv_only_where_speculation_is_on() -> None:
     [
         (LLAMA, {"tensor_parallel": 3}, "does not divide the 32 attention heads"),
         (LLAMA, {"pipeline_parallel": 33}, "more than the 32 layers"),
+        (LLAMA, {"pipeline_parallel": 10**12}, "more than the 32 layers"),
         (decoder([FULL], vocab=151936, heads=40), {"tensor_parallel": 5}, "neither divides the 8 KV heads"),
         (decoder([AttentionCache(kv_heads=5, head_dim=64, v_head_dim=64)], vocab=151936, heads=40),
          {"tensor_parallel": 5}, "does not divide the padded vocabulary of 151936"),
@@ -262,3 +263,4 @@ def test_the_bundled_worker_serves_dense_decoders_alone() -> None:
     with pytest.raises(ValueError, match="is not an engine"):
         budget(LLAMA, H100, "ollama", None, Settings())
     assert budget(LLAMA, H100, "bundled", None, Settings(max_model_len=8192)).verdict == "fits"
+    assert budget(LLAMA, H100, "bundled", None, Settings(pipeline_parallel=10**12)).verdict == "refused"

@@ -3,9 +3,9 @@
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kvbudget.api import GPUClass, LLMService, parse_service
 from kvbudget.cli.reading import naming, read_text
@@ -16,8 +16,9 @@ from kvbudget.layers import Architecture
 from kvbudget.manifests import read_manifests
 from kvbudget.planner.question import Device, capability, catalogue_device
 from kvbudget.quantity import parse_int
-from kvbudget.shape import ModelShape, resolve
+from kvbudget.shape import resolve
 from kvbudget.shapes.config import from_config
+from kvbudget.shapes.dense import architecture_of
 from kvbudget.shapes.files import read_model
 from kvbudget.shapes.table import facts, known_names
 
@@ -122,29 +123,12 @@ def _from_manifest(path: str) -> Model:
     return Model(service.served_name, architecture_of(shape), service)
 
 
-def architecture_of(shape: ModelShape) -> Architecture:
-    """A dense decoder as groups of layers."""
-    config: dict[str, Any] = {
-        "model_type": "llama",
-        "num_hidden_layers": shape.layers,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_attention_heads": shape.attention_heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "vocab_size": shape.vocab_size,
-        "max_position_embeddings": shape.max_position_embeddings,
-        "tie_word_embeddings": shape.tied_embeddings,
-    }
-    return replace(from_config(config), weight_bytes=shape.weight_bytes, rope_scaling=shape.rope_scaling)
-
-
 def _own_device(own: GPUClass) -> Device:
     spec, name = own.spec, own.metadata.name
     if spec.resource_name == "cpu":
         raise InputError("--gpu", f"class {name} has no devices; plan it with: kvbudget plan -f")
     card = Card(name=name, memory_bytes=parse_int(spec.memory), compute_capability=capability(spec.compute_capability))
-    return Device(name=name, card=card, kv_precisions=tuple(spec.kv_precisions))
+    return Device(name=name, card=card, kv_precisions=tuple(spec.kv_precisions), resource_name=spec.resource_name)
 
 
 def _canonical(found: CatalogueEntry, name: str) -> str:

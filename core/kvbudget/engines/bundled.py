@@ -48,8 +48,15 @@ def bundled_budget(shape: ModelShape, card: Card, settings: Settings, *, weights
         kv_precision=budget.inputs.kv_precision,
         settings=settings,
     )
-    split = splits(shape, settings.tensor_parallel)
-    return judged(plan, None if split else f"tensor parallelism {settings.tensor_parallel} does not divide the heads")
+    return judged(plan, _refusal(shape, settings))
+
+
+def _refusal(shape: ModelShape, settings: Settings) -> str | None:
+    if settings.pipeline_parallel > shape.layers:
+        return f"pipeline parallelism {settings.pipeline_parallel} is more than the {shape.layers} layers"
+    if not splits(shape, settings.tensor_parallel):
+        return f"tensor parallelism {settings.tensor_parallel} does not divide the heads"
+    return None
 
 
 def dense_shape(arch: Architecture) -> ModelShape:
@@ -82,7 +89,7 @@ def _inputs(shape: ModelShape, card: Card, settings: Settings, weights: str) -> 
         weight_precision=known,
         page_tokens=settings.block_tokens or PAGE_TOKENS,
         tensor_parallel=settings.tensor_parallel,
-        pipeline_parallel=settings.pipeline_parallel,
+        pipeline_parallel=min(settings.pipeline_parallel, shape.layers),
         max_batched_tokens=settings.max_batched_tokens or MAX_BATCHED_TOKENS,
         max_sequences=settings.max_sequences or MAX_SEQUENCES,
     )

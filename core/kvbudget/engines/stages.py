@@ -1,6 +1,6 @@
 """How layers are dealt to pipeline stages, and which layers keep something."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from kvbudget.engines.settings import Settings
 from kvbudget.layers import Architecture, Cache, NoCache
@@ -9,16 +9,15 @@ from kvbudget.layout import stage_layers
 
 def stage_ranges(layers: int, pipeline_parallel: int, given: tuple[int, ...] = ()) -> tuple[tuple[int, int], ...]:
     """First layer and the one after the last, of each stage. ``given`` (vLLM's VLLM_PP_LAYER_PARTITION) replaces the
-    even split; it is used only where it fits the model.
+    even split; it is used only where it fits the model. More stages than layers are planned
+    as one stage a layer; engines refuse them.
 
     >>> stage_ranges(30, 4), stage_ranges(48, 2, (16, 32))
     (((0, 7), (7, 15), (15, 23), (23, 30)), ((0, 16), (16, 48)))
     """
-    split = (
-        given if sum(given) == layers and len(given) == pipeline_parallel else stage_layers(layers, pipeline_parallel)
-    )
-    edges = [sum(split[:stage]) for stage in range(len(split) + 1)]
-    return tuple(pairwise(edges))
+    fits = sum(given) == layers and len(given) == pipeline_parallel
+    split = given if fits else stage_layers(layers, min(layers, pipeline_parallel))
+    return tuple(pairwise(accumulate(split, initial=0)))
 
 
 def kept_caches(arch: Architecture, span: tuple[int, int] | None = None, *, draft: bool = False) -> list[Cache]:

@@ -206,8 +206,9 @@ def _more_gpus(answer: Answer) -> Iterator[Remedy]:
 
 
 def _other_class(answer: Answer, devices: tuple[Device, ...]) -> Iterator[Remedy]:
-    """The type with the least memory on which it fits."""
-    others = (d for d in devices if d.name != answer.question.device.name)
+    """The type with the least memory on which it fits, of the same maker unless the engine would not start there."""
+    here, refused = answer.question.device, answer.verdict == "refused"
+    others = (d for d in devices if d.name != here.name and (d.maker == here.maker or refused))
     for device in sorted(others, key=lambda d: d.card.memory_bytes):
         better = ask(replace(answer.question, device=device))
         if better.verdict == "fits":

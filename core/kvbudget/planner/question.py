@@ -39,7 +39,13 @@ class Device:
     name: str
     card: Card
     kv_precisions: tuple[str, ...]
+    resource_name: str = "nvidia.com/gpu"
     notes: tuple[str, ...] = ()
+
+    @property
+    def maker(self) -> str:
+        """As the resource that a pod asks for names it: ``nvidia.com``, ``amd.com``."""
+        return self.resource_name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,7 @@ def catalogue_device(name: str, entry: CatalogueEntry) -> Device:
         name=name,
         card=Card(name=name, memory_bytes=entry.memory_bytes, compute_capability=capability(entry.compute_capability)),
         kv_precisions=entry.kv_precisions,
+        resource_name=entry.resource_name,
         notes=(
             *(() if entry.measured else (f"memory of {name} is derived from its makers' figures, not measured",)),
             *((f"memory of {name} is shared with the host; what runs there takes of it",) * entry.shared_memory),
@@ -165,6 +172,8 @@ def _not_possible(question: Question, plan: EngineBudget) -> str | None:
     limit = length_limit(question.shape)
     if limit is not None and plan.max_model_len > limit:
         return f"{plan.max_model_len} tokens are above the model's own limit; set --max-model-len to {limit} or less"
+    if question.engine == "tensorrt_llm" and question.device.maker == "amd.com":
+        return f"TensorRT-LLM runs on NVIDIA's GPUs only, and {question.device.name} is none"
     wanted: KVFormat | None = question.settings.kv_format
     offered = question.device.kv_precisions
     if wanted is not None and wanted not in offered and wanted != "FP32":

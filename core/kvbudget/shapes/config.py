@@ -61,6 +61,9 @@ def from_config(config: object, path: str = "config.json", *, name: str | None =
     family, notes = _family(keys)
     if filled:
         notes = (*notes, f"not in the file, taken from what is known of {name}: {', '.join(filled)}")
+    said = table.remark(name) if name is not None else None
+    if said is not None:
+        notes = (*notes, f"{name}: {said}")
     plan = _plan(keys, family)
     return _architecture(keys, plan, notes)
 

@@ -3,6 +3,9 @@
 ``models.jsonl`` has one model a line: ``model`` is its name, ``like`` names another line whose facts it shares, the
 rest are keys of config.json. ``layer_types`` may be a word of letters, one a layer: F full, S sliding, L linear, and
 ``block_configs`` pairs: heads in a group and ffn_mult. The file is read at the first question, not at import.
+
+Facts are from the models' published configurations, as public repositories keep them; a ``remark`` says where they are
+not, and becomes an assumption of the shape.
 """
 
 import json
@@ -30,7 +33,7 @@ def facts(name: str) -> dict[str, object] | None:
         return None
     base = entry.get("like")
     found = {**((facts(base) or {}) if isinstance(base, str) else {}), **entry}
-    for key in ("model", "like"):
+    for key in ("model", "like", "remark"):
         found.pop(key, None)
     letters = found.get("layer_types")
     if isinstance(letters, str):
@@ -47,14 +50,24 @@ def _block(heads_in_group: int, ffn_mult: float) -> dict[str, object]:
     return {"attention": attention, "ffn": {"ffn_mult": ffn_mult} if ffn_mult else {"no_op": True}}
 
 
+def remark(name: str) -> str | None:
+    """What a user should know of where the facts of this name come from; None where they are its configuration's.
+
+    >>> remark("ai21labs/Jamba-v0.1")
+    "its facts are the library's defaults, not its own configuration"
+    """
+    said = _table().get(name, {}).get("remark")
+    return said if isinstance(said, str) else None
+
+
 def completed(config: Mapping[str, object], name: str | None) -> tuple[dict[str, object], tuple[str, ...]]:
-    """``config`` with what is known of ``name`` where it says nothing, and the keys that came from there. A key that
-    holds text where the table holds a list counts as saying nothing."""
+    """``config`` with what is known of ``name`` where it says nothing, and the keys that came from there with more than
+    a false or a zero. A key that holds text where the table holds a list counts as saying nothing."""
     known = facts(name) if name is not None else None
     if known is None:
         return dict(config), ()
     taken = {k: v for k, v in known.items() if config.get(k) is None or _is_remark(config[k], v)}
-    return {**config, **taken}, tuple(sorted(taken))
+    return {**config, **taken}, tuple(sorted(k for k, v in taken.items() if v not in (False, 0)))
 
 
 def _is_remark(given: object, known: object) -> bool:
