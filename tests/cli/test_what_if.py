@@ -1,6 +1,5 @@
 """``kvbudget plan --what-if``: the order, the prices, the speed, and that a cell is the plan it stands for."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -82,11 +81,10 @@ def test_several_values_need_what_if(run: Run) -> None:
         assert f"error: {option[0]}: takes one value here; several need --what-if" in result.stderr
 
 
-def test_two_thousand_cells_take_less_than_two_seconds() -> None:
+def test_every_combination_is_a_cell_of_its_own() -> None:
     model, devices = model_named(QWEN), all_devices({})
     axes = Axes(devices, (1, 2, 4, 8), (None, "FP8E4M3", "INT8"), (4096, 8192, 16384, 32768, 40960))
     assert axes.cells > 2000
     question = Question(model=model.name, shape=model.shape, device=devices[0], engine="vllm", settings=Settings())
-    began = time.process_time()
-    assert len(what_if(question, axes, {})) == axes.cells
-    assert time.process_time() - began < 2
+    cells = what_if(question, axes, {})
+    assert len({cell.answer.question for cell in cells}) == len(cells) == axes.cells
