@@ -93,17 +93,18 @@ def attend(
     attention_heads]: 0 and −inf where a query sees nothing and has no sink."""
     heads, kv_heads = query.shape[1], key.shape[1]
     group = heads // kv_heads
-    k = key.double().repeat_interleave(group, dim=1)
-    v = value.double().repeat_interleave(group, dim=1)
-    scores = torch.einsum("qhd,khd->qhk", query.double(), k) * rules.sm_scale
-    if rules.softcap is not None:
-        scores = rules.softcap * torch.tanh(scores / rules.softcap)
     distance = torch.arange(key.shape[0], device=query.device).unsqueeze(0) - positions.unsqueeze(1)
-    if rules.alibi_slopes is not None:
-        scores = scores + rules.alibi_slopes.double().view(1, -1, 1) * distance.unsqueeze(1)
     hidden = distance > 0
     if rules.window_tokens is not None:
         hidden = hidden | (distance <= -rules.window_tokens)
+    unseen = hidden.all(0).view(-1, 1, 1)  # may hold anything, NaN too
+    k = key.double().masked_fill(unseen, 0.0).repeat_interleave(group, dim=1)
+    v = value.double().masked_fill(unseen, 0.0).repeat_interleave(group, dim=1)
+    scores = torch.einsum("qhd,khd->qhk", query.double(), k) * rules.sm_scale
+    if rules.softcap is not None:
+        scores = rules.softcap * torch.tanh(scores / rules.softcap)
+    if rules.alibi_slopes is not None:
+        scores = scores + rules.alibi_slopes.double().view(1, -1, 1) * distance.unsqueeze(1)
     scores = scores.masked_fill(hidden.unsqueeze(1), float("-inf"))
     if rules.sinks is not None:
         sink = rules.sinks.double().view(1, -1, 1).expand(scores.shape[0], -1, 1)

@@ -15,7 +15,7 @@ def _scores(x, pos, row_pos, slopes, score_scale, SOFTCAP: tl.constexpr, ALIBI: 
         s = x * score_scale
         if SOFTCAP > 0.0:
             y = tl.minimum(tl.maximum(s * (1.0 / SOFTCAP), -15.0), 15.0)
-            s = SOFTCAP * (1.0 - 2.0 / (1.0 + tl.exp2(2.0 * LOG2E * y)))
+            s = (1.0 - 2.0 / (1.0 + tl.exp2(y * (2.0 * LOG2E)))) * SOFTCAP
         if ALIBI:
             s += slopes[:, None] * (pos[None, :] - row_pos[:, None]).to(tl.float32)
         out = s * LOG2E

@@ -67,7 +67,8 @@ def merge_splits_kernel(
         head = h * G + r % G
         sink = tl.zeros([ROWS], tl.float32)
         if HAS_SINKS:
-            sink = tl.load(sinks_ptr + head, mask=live & (end > begin), other=float("-inf"))
+            sink = tl.load(sinks_ptr + head, mask=live, other=float("-inf"))
+            sink = tl.where(end > begin, sink, float("-inf"))
         out, lse = finish(acc, m, l, sink, HAS_SINKS)
         at = out_ptr + seq * out_seq + (r // G) * out_token + head * out_head
         mask = live[:, None] & (od < D)[None, :]
