@@ -48,12 +48,31 @@ def merge_states(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two states (out [..., heads, head_dim], lse fp32 [..., heads], natural log, contiguous) as one: ``out`` in the
     dtype of ``a``. A side with lse −inf is not read and may hold anything. ``sinks``: fp32 [heads], added once."""
-    (a_out, a_lse), (b_out, b_lse) = a, b
     require(
-        a_out.shape == b_out.shape and a_lse.shape == b_lse.shape == a_out.shape[:-1],
+        a[0].shape == b[0].shape and a[1].shape == b[1].shape,
         "b",
-        f"shapes {tuple(a_out.shape)}, {tuple(a_lse.shape)} and {tuple(b_out.shape)}, {tuple(b_lse.shape)}",
+        f"shapes {tuple(b[0].shape)}, {tuple(b[1].shape)} beside {tuple(a[0].shape)}, {tuple(a[1].shape)}",
         "give two states of the same rows",
+    )
+    return merge_many(a, (b[0].unsqueeze(0), b[1].unsqueeze(0)), sinks=sinks, out=out, lse=lse)
+
+
+def merge_many(
+    a: tuple[torch.Tensor, torch.Tensor],
+    parts: tuple[torch.Tensor, torch.Tensor],
+    *,
+    sinks: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`merge_states`, of ``a`` and any number of ``parts``: out [n, ..., heads, head_dim], lse [n, ...,
+    heads], added in their order."""
+    (a_out, a_lse), (b_out, b_lse) = a, parts
+    require(
+        a_out.shape == b_out.shape[1:] and a_lse.shape == b_lse.shape[1:] == a_out.shape[:-1],
+        "parts",
+        f"shapes {tuple(a_out.shape)}, {tuple(a_lse.shape)} and {tuple(b_out.shape)}, {tuple(b_lse.shape)}",
+        "give states of the same rows",
     )
     require(
         all(each.is_contiguous() for each in (a_out, a_lse, b_out, b_lse)), "a, b", "not contiguous", "copy them first"
@@ -73,9 +92,7 @@ def merge_states(
         lse,
         rows,
         heads,
-        head_dim,
-        head_dim,
-        head_dim,
+        b_out.shape[0],
         D=head_dim,
         D_PAD=triton.next_power_of_2(head_dim),
         ROWS=block,

@@ -15,10 +15,10 @@ import torch
 if "triton" in sys.modules:
     pytest.exit("tests/kernels needs a process of its own: Triton was already imported, without its interpreter", 2)
 os.environ["TRITON_INTERPRET"] = "1"
-import triton.experimental.gluon  # noqa: E402, F401 (else the first launch imports it, without the variable)
+import triton.experimental.gluon  # noqa: F401 (else the first launch imports it, without the variable)
 
-from kvbudget_kernels import device  # noqa: E402
-from support import fast_interpreter  # noqa: E402
+from kvbudget_kernels import device
+from support import fast_interpreter
 
 for module in pkgutil.iter_modules(device.__path__):
     importlib.import_module(f"{device.__name__}.{module.name}")

@@ -22,12 +22,11 @@ def pairwise(axes: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
         for axis, name in enumerate(names):
             if axis in chosen:
                 continue
-
-            def gain(value: int, axis: int = axis) -> tuple[int, int, int]:
-                new = sum(_pair(axis, value, other, at) in open_pairs for other, at in chosen.items())
-                return new, -used[axis, value], -value
-
-            chosen[axis] = max(range(len(axes[name])), key=gain)
+            gains = [
+                (sum(_pair(axis, value, other, at) in open_pairs for other, at in chosen.items()), -used[axis, value])
+                for value in range(len(axes[name]))
+            ]
+            chosen[axis] = gains.index(max(gains))
         for x, y in combinations(sorted(chosen), 2):
             open_pairs.discard((x, chosen[x], y, chosen[y]))
         for axis, value in chosen.items():

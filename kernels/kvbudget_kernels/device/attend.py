@@ -37,9 +37,30 @@ def _page_ids(table_ptr, at, end, PAGE: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def _int4_half(codes, words, MATH: tl.constexpr):
-    """fp16 code · scale + zero; ``words`` holds each element's scale and zero."""
-    return (nibble_to_fp16(codes) * low_half(words).to(tl.float16) + high_half(words).to(tl.float16)).to(MATH)
+def _int4_scales(at, ok, first, SIDE: tl.constexpr, WIDTH: tl.constexpr, D_PAD: tl.constexpr, TILE: tl.constexpr):
+    """fp16 scale and zero of each (channel of a half, token). ``at``: [TILE], a token's first word; ``first``: the
+    half's first channel. Where a half is whole groups, each group's word is loaded once and spread."""
+    if WIDTH % 32 == 0:
+        g = tl.arange(0, D_PAD // 32)
+        real = (g < WIDTH // 32)[:, None] & ok[None, :]
+        words = tl.load(at[None, :] + 2 * (first // 32 + g)[:, None] + SIDE, mask=real, other=0)
+        scale = low_half(words).to(tl.float16)[:, None, :]
+        zero = high_half(words).to(tl.float16)[:, None, :]
+        scale = tl.broadcast_to(scale, (D_PAD // 32, 32, TILE)).reshape(D_PAD, TILE)
+        zero = tl.broadcast_to(zero, (D_PAD // 32, 32, TILE)).reshape(D_PAD, TILE)
+    else:
+        od = tl.arange(0, D_PAD)
+        real = (od < WIDTH)[:, None] & ok[None, :]
+        words = tl.load(at[None, :] + 2 * ((first + od) // 32)[:, None] + SIDE, mask=real, other=0)
+        scale = low_half(words).to(tl.float16)
+        zero = high_half(words).to(tl.float16)
+    return scale, zero
+
+
+@triton.jit
+def _int8_to_fp16(code):
+    """int8 -> fp16 through the mantissa of 1024: converting would cost more than the matrix product."""
+    return (((code.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.uint16)) | 0x6400).to(tl.float16, bitcast=True) - 1152.0
 
 
 @triton.jit
@@ -50,6 +71,8 @@ def _codes(raw, MODE: tl.constexpr, FP8_NATIVE: tl.constexpr, MATH: tl.constexpr
             x = raw.to(tl.float8e4nv, bitcast=True).to(tl.float16).to(MATH)
         else:
             x = e4m3_over_256(raw).to(MATH)
+    elif MODE == "INT8":
+        x = _int8_to_fp16(raw).to(MATH)
     else:
         x = raw.to(MATH)
     return x
@@ -79,20 +102,21 @@ def attend_tiles(
         pos = at + tok
         ok = (pos < end) & (pos >= live_from)
         if TILE <= PAGE:
-            off = tl.multiple_of(at % PAGE, TILE) + tok
+            # One 64-bit base per tile; within a page 32-bit offsets do, and they are the same in every iteration.
+            off = tl.multiple_of(at % PAGE, TILE)
             page = nxt.to(tl.int64)
-            key_at = key_ptr + page * key_page + off[None, :].to(tl.int64) * key_row
+            key_at = key_ptr + page * key_page + off * key_row + (tok * key_row)[None, :]
+            scales_at = scales_ptr + page * scales_page + off * scales_row + tok * scales_row
             if V_T:
-                value_at = value_ptr + page * value_page + off[None, :]
+                value_at = value_ptr + page * value_page + off + tok[None, :]
             else:
-                value_at = value_ptr + page * value_page + off[:, None].to(tl.int64) * value_row
-            scales_at = scales_ptr + page * scales_page + off.to(tl.int64) * scales_row
+                value_at = value_ptr + page * value_page + off * value_row + (tok * value_row)[:, None]
         else:
             off = pos % PAGE
             page = nxt.to(tl.int64)
-            key_at = key_ptr + (page * key_page + off.to(tl.int64) * key_row)[None, :]
-            value_at = value_ptr + (page * value_page + off.to(tl.int64) * value_row)[:, None]
-            scales_at = scales_ptr + page * scales_page + off.to(tl.int64) * scales_row
+            key_at = key_ptr + (page * key_page + off * key_row)[None, :]
+            value_at = value_ptr + (page * value_page + off * value_row)[:, None]
+            scales_at = scales_ptr + page * scales_page + off * scales_row
         nxt = _page_ids(table_ptr, at + TILE, end, PAGE, TILE)
 
         if WIDTH == D_PAD:
@@ -101,11 +125,13 @@ def attend_tiles(
             raw = tl.load(key_at + od[:, None], mask=ok[None, :] & (od < WIDTH)[:, None], other=0)
         if V_T:
             # Unmasked along tokens, where a mask would stop the wide loads: codes are finite and their weight is 0.
-            value_at = value_at + od[:, None].to(tl.int64) * value_row
+            value_at = value_at + od[:, None] * value_row
             if WIDTH == D_PAD:
-                raw_v = tl.trans(tl.load(value_at))
+                raw_v = tl.load(value_at)
             else:
-                raw_v = tl.trans(tl.load(value_at, mask=(od < WIDTH)[:, None], other=0))
+                raw_v = tl.load(value_at, mask=(od < WIDTH)[:, None], other=0)
+            if MODE != "INT4":
+                raw_v = tl.trans(raw_v)
         else:
             if WIDTH == D_PAD:
                 raw_v = tl.load(value_at + od[None, :], mask=ok[:, None], other=0)
@@ -113,11 +139,10 @@ def attend_tiles(
                 raw_v = tl.load(value_at + od[None, :], mask=ok[:, None] & (od < WIDTH)[None, :], other=0)
 
         if MODE == "INT4":
-            real = (od < WIDTH)[:, None] & ok[None, :]
-            lo_at = scales_at[None, :] + 2 * (od // 32)[:, None]
-            hi_at = scales_at[None, :] + 2 * ((od + WIDTH) // 32)[:, None]
-            k_lo = _int4_half(raw & 15, tl.load(lo_at, mask=real, other=0), MATH)
-            k_hi = _int4_half(raw >> 4, tl.load(hi_at, mask=real, other=0), MATH)
+            scale, zero = _int4_scales(scales_at, ok, 0, 0, WIDTH, D_PAD, TILE)
+            k_lo = nibble_to_fp16(raw & 15) * scale + zero
+            scale, zero = _int4_scales(scales_at, ok, WIDTH, 0, WIDTH, D_PAD, TILE)
+            k_hi = nibble_to_fp16(raw >> 4) * scale + zero
             x = tl.dot(q, k_lo) + tl.dot(q_hi, k_hi)
         else:
             x = tl.dot(q, _codes(raw, MODE, FP8_NATIVE, MATH), input_precision="ieee")
@@ -140,8 +165,10 @@ def attend_tiles(
             p = p * high_half(words)[None, :]
         weights = p.to(MATH)
         if MODE == "INT4":
-            v_lo = _int4_half(tl.trans(raw_v) & 15, tl.load(lo_at + 1, mask=real, other=0), MATH)
-            v_hi = _int4_half(tl.trans(raw_v) >> 4, tl.load(hi_at + 1, mask=real, other=0), MATH)
+            scale, zero = _int4_scales(scales_at, ok, 0, 1, WIDTH, D_PAD, TILE)
+            v_lo = nibble_to_fp16(raw_v & 15) * scale + zero
+            scale, zero = _int4_scales(scales_at, ok, WIDTH, 1, WIDTH, D_PAD, TILE)
+            v_hi = nibble_to_fp16(raw_v >> 4) * scale + zero
             acc = acc * shrink[:, None] + tl.dot(weights, tl.trans(v_lo))
             acc_hi = acc_hi * shrink[:, None] + tl.dot(weights, tl.trans(v_hi))
         else:

@@ -78,28 +78,33 @@ def merge_splits_kernel(
 
 @triton.jit
 def merge_states_kernel(
-    a_ptr, a_lse_ptr, b_ptr, b_lse_ptr, sinks_ptr, out_ptr, lse_ptr, rows, heads,
-    a_row, b_row, out_row,
+    a_ptr, a_lse_ptr, b_ptr, b_lse_ptr, sinks_ptr, out_ptr, lse_ptr, rows, heads, parts,
     D: tl.constexpr, D_PAD: tl.constexpr, ROWS: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Rows (token, head) of two states; a row of ``a``, ``b`` and ``out`` begins at a multiple of its stride."""
+    """Rows (token, head) of a state ``a`` and of ``parts`` states ``b`` [parts, rows, D], all contiguous."""
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     od = tl.arange(0, D_PAD)
     live = r < rows
     mask = live[:, None] & (od < D)[None, :]
-    a_lse = tl.load(a_lse_ptr + r, mask=live, other=float("-inf")) * LOG2E
-    b_lse = tl.load(b_lse_ptr + r, mask=live, other=float("-inf")) * LOG2E
+    at = r[:, None] * D + od[None, :]
+    m = tl.load(a_lse_ptr + r, mask=live, other=float("-inf")) * LOG2E
+    l = tl.where(m == float("-inf"), 0.0, 1.0)  # noqa: E741
     # An empty side may hold anything, NaN too: it is not read.
-    a = tl.load(a_ptr + r[:, None] * a_row + od[None, :], mask=mask & (a_lse > float("-inf"))[:, None], other=0.0)
-    b = tl.load(b_ptr + r[:, None] * b_row + od[None, :], mask=mask & (b_lse > float("-inf"))[:, None], other=0.0)
-    top = tl.maximum(a_lse, b_lse)
-    safe = tl.where(top == float("-inf"), 0.0, top)
-    wa = tl.exp2(a_lse - safe)
-    wb = tl.exp2(b_lse - safe)
-    acc = a.to(tl.float32) * wa[:, None] + b.to(tl.float32) * wb[:, None]
+    acc = tl.load(a_ptr + at, mask=mask & (m > float("-inf"))[:, None], other=0.0).to(tl.float32)
+    for part in range(parts):
+        row = part * rows.to(tl.int64)
+        lse = tl.load(b_lse_ptr + row + r, mask=live, other=float("-inf")) * LOG2E
+        b = tl.load(b_ptr + row * D + at, mask=mask & (lse > float("-inf"))[:, None], other=0.0)
+        top = tl.maximum(m, lse)
+        safe = tl.where(top == float("-inf"), 0.0, top)
+        shrink = tl.exp2(m - safe)
+        weight = tl.exp2(lse - safe)
+        acc = acc * shrink[:, None] + b.to(tl.float32) * weight[:, None]
+        l = l * shrink + weight  # noqa: E741
+        m = top
     sink = tl.zeros([ROWS], tl.float32)
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + r % heads, mask=live, other=float("-inf"))
-    out, lse = finish(acc, top, wa + wb, sink, HAS_SINKS)
-    tl.store(out_ptr + r[:, None] * out_row + od[None, :], out.to(out_ptr.dtype.element_ty), mask=mask)
+    out, lse = finish(acc, m, l, sink, HAS_SINKS)
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=mask)
     tl.store(lse_ptr + r, lse, mask=live)
