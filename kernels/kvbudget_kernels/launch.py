@@ -23,6 +23,11 @@ def math_dtype(cache: PagedKV) -> Any:
             return triton.language.float32 if interpreted(cache.key.device) else triton.language.bfloat16
 
 
+def converts_e4m3(device: torch.device) -> bool:
+    """Whether the device has an instruction for e4m3 (NVIDIA from 8.9 on; AMD's gfx942 has one for another format)."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def check_query(query: torch.Tensor, cache: PagedKV) -> int:
     """Query heads per KV head of ``query`` [..., attention_heads, head_dim]."""
     layout = cache.layout
@@ -65,7 +70,7 @@ def cache_strides(cache: PagedKV) -> tuple[int, ...]:
     return (*cache.key.stride()[:3], *cache.value.stride()[:3], *scales)
 
 
-def cache_constants(cache: PagedKV, rules: ScoreRules, tiles: Tiles, *, fp8_native: bool = False) -> dict[str, Any]:
+def cache_constants(cache: PagedKV, rules: ScoreRules, tiles: Tiles) -> dict[str, Any]:
     """Compile-time arguments of the loop over pages."""
     layout = cache.layout
     width = layout.row_codes
@@ -76,7 +81,7 @@ def cache_constants(cache: PagedKV, rules: ScoreRules, tiles: Tiles, *, fp8_nati
         "TILE": tiles.tile_tokens,
         "MODE": layout.precision,
         "V_T": layout.v_transposed,
-        "FP8_NATIVE": fp8_native,
+        "FP8_NATIVE": converts_e4m3(cache.key.device),
         "MATH": math_dtype(cache),
         "WINDOW": rules.window_tokens or 0,
         "SOFTCAP": float(rules.softcap or 0.0),

@@ -15,7 +15,9 @@ from kvbudget_kernels.storage import PRECISIONS, Layout
 from kvbudget_worker.attention import AttentionBackend, PagedCache, TorchAttention, choose_backend
 from kvbudget_worker.attention.choose import triton_backend
 from kvbudget_worker.attention.triton_backend import TritonAttention
-from kvbudget_worker.runner import Runner
+from kvbudget_worker.model.parameters import load_parameters
+from kvbudget_worker.runner import ChooseBackend, Runner
+from kvbudget_worker.weights import open_checkpoint
 from support.stepping import alone, together
 from support.tinymodel import TinyModel, make_tiny_model, tiny_plan
 
@@ -50,7 +52,7 @@ def test_a_mixed_batch_gets_the_tokens_that_torch_gives(runners: Callable[..., A
     """Prompts in chunks beside decodes, through the real scheduler, with a shared prefix."""
     torchs, kernels = runners(TinyModel(kv_heads=1, head_dim=32), precision="FP32")
     shared = list(range(40, 60))
-    prompts = [shared + [1, 2], shared + [7], [9, 8, 7]]
+    prompts = [[*shared, 1, 2], [*shared, 7], [9, 8, 7]]
     ours, theirs = (together(each, prompts, 3, max_batched_tokens=16) for each in (kernels, torchs))
     assert [[t.token_id for t in row] for row in ours] == [[t.token_id for t in row] for row in theirs]
 
@@ -60,24 +62,17 @@ def test_a_real_model_gets_the_tokens_that_torch_gives() -> None:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvbudget" / "weights" / "smollm2"
     if not folder.is_dir():
         pytest.fail(f"{folder} is missing: run `make weights`")
-    model = TinyModel(
-        layers=30, hidden_size=576, intermediate_size=1536, attention_heads=9, kv_heads=3, head_dim=64,
-        max_position_embeddings=8192,
-    )  # fmt: skip
-    from kvbudget_worker.weights import open_checkpoint
+    checkpoint = open_checkpoint(folder)
+    parameters = load_parameters(checkpoint, torch.float32, CPU)
 
-    shape = open_checkpoint(folder).config
-    plan = tiny_plan(folder, model, precision="BF16", weight_precision="FP32", page_tokens=64, pages=4)
-    plan = plan.model_copy(
-        update={
-            "model": plan.model.model_copy(
-                update={"shape": model.shape.model_copy(update={"vocab_size": shape.vocab_size})}
-            )
-        }
-    )
+    def runner(choose: ChooseBackend) -> Runner:
+        return Runner(
+            checkpoint.config, parameters, pages=4, page_tokens=16, precision="BF16", max_model_len=64,
+            compute_dtype=torch.float32, choose=choose,
+        )  # fmt: skip
+
     prompt = [504, 3575, 282, 4649, 314]  # "The capital of France is"
-    ours = alone(Runner.load(plan, "cpu", choose=by_kernels), prompt, 3)
-    assert ours == alone(Runner.load(plan, "cpu"), prompt, 3)
+    assert alone(runner(by_kernels), prompt, 3) == alone(runner(choose_backend), prompt, 3)
 
 
 def test_on_a_processor_torch_attends() -> None:
