@@ -4,7 +4,7 @@ copies are wide and asynchronous.
     python -m kvbudget_kernels.aot [--write | --check] [WORD…]
 
 prints one row per kernel and target; ``--write`` stores them in ``aot.csv`` beside this file, ``--check`` compares with
-it and fails on a difference or a broken gate. A WORD selects rows that contain it. Compiled kernels stay in Triton's own
+it and fails on a difference or a broken gate. A WORD selects rows that contain it. Compiled kernels stay in Triton's
 cache (TRITON_CACHE_DIR), which an image can ship. Not run under TRITON_INTERPRET.
 """
 
@@ -54,7 +54,8 @@ _PAGE, _GROUP = 64, 4
 @dataclass(frozen=True, slots=True)
 class Row:
     """What was compiled, and what came out. From ``loop`` on: instructions of the loop over pages; ``copies_other`` are
-    asynchronous copies narrower than 16 bytes (scales). AMD has ``registers`` (vector), ``stack`` (spilled ones) and ``shared_bytes`` only."""
+    asynchronous copies narrower than 16 bytes (scales). AMD has ``registers`` (vector),
+    ``stack`` (spilled ones) and ``shared_bytes`` only."""
 
     kernel: str
     target: str
@@ -95,8 +96,8 @@ class Row:
             yield f"{self.i2f} integer conversions"
 
 
-_MAY_SPILL = frozenset({("FP8E4M3", "sm_80")})
-"""Decoding e4m3 by bits keeps more values alive than there are registers; measured, not accepted elsewhere."""
+_MAY_SPILL = frozenset({("FP8E4M3", "sm_80"), ("INT8", "sm_80")})
+"""Decoding by bits keeps more values alive there than there are registers: a few bytes, measured."""
 
 
 def compile_decode(precision: str, head_dim: int, target: str) -> Row:
@@ -140,7 +141,8 @@ def _nvidia(built: Any) -> dict[str, int]:
     return {
         "registers": int(found[1]), "stack": int(found[2]), "copies_wide": wide, "copies_other": len(copies) - wide,
         "loop": len(loop), "matrix": sum("HMMA" in each or "WGMMA" in each for each in loop),
-        "f2f": sum(re.search(r"F2F[. ]", each) is not None for each in loop), "i2f": sum("I2F" in each for each in loop),
+        "f2f": sum(re.search(r"F2F[. ]", each) is not None for each in loop),
+        "i2f": sum("I2F" in each for each in loop),
     }  # fmt: skip
 
 

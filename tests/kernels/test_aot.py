@@ -21,11 +21,7 @@ def test_the_table_has_every_kernel_and_target_and_no_gate_is_broken() -> None:
 def test_compiling_anew_gives_the_table_s_row() -> None:
     """One row; `python -m kvbudget_kernels.aot --check` compares all. Without the interpreter, so a process of its own."""
     assert "TRITON_INTERPRET" not in os.environ
-    done = subprocess.run(
-        [sys.executable, "-m", "kvbudget_kernels.aot", "--check", "INT8-128-sm_90"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "kvbudget_kernels.aot", "--check", "INT8-128-sm_90"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.startswith("ok  Row")
