@@ -120,10 +120,18 @@ def compile_decode(precision: str, head_dim: int, target: str) -> Row:
     source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attrs)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     built = triton.compile(source, target=TARGETS[target], options=options)
-    counts = _amd(built) if target == "gfx942" else _nvidia(built)
-    shared: int = built.metadata.shared
-    named = ("paged_decode", target, precision, head_dim)
-    return Row(*named, tiles.tile_tokens, tiles.warps, tiles.stages, shared_bytes=shared, **counts)
+    counts: dict[str, Any] = _amd(built) if target == "gfx942" else _nvidia(built)
+    return Row(
+        kernel="paged_decode",
+        target=target,
+        precision=precision,
+        head_dim=head_dim,
+        tile_tokens=tiles.tile_tokens,
+        warps=tiles.warps,
+        stages=tiles.stages,
+        shared_bytes=built.metadata.shared,
+        **counts,
+    )
 
 
 def _nvidia(built: Any) -> dict[str, int]:

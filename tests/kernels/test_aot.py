@@ -19,7 +19,7 @@ def test_the_table_has_every_kernel_and_target_and_no_gate_is_broken() -> None:
 
 @pytest.mark.slow
 def test_compiling_anew_gives_the_table_s_row() -> None:
-    """One row; `python -m kvbudget_kernels.aot --check` compares all. Without the interpreter, so a process of its own."""
+    """One row; ``python -m kvbudget_kernels.aot --check`` compares all. A process of its own: no interpreter."""
     assert "TRITON_INTERPRET" not in os.environ
     command = [sys.executable, "-m", "kvbudget_kernels.aot", "--check", "INT8-128-sm_90"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
