@@ -85,5 +85,7 @@ choose_base
 for image; do
   variant=''
   [ "$image $device" != "worker cuda" ] || variant=-cuda
-  build "$image" core "$image"
+  sources=(core "$image")
+  [ "$image" = operator ] || sources+=(kernels)
+  build "$image" "${sources[@]}"
 done

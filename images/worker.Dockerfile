@@ -9,8 +9,8 @@ ARG DEVICE=cpu
 ARG TORCH_INDEX=
 COPY requirements/worker.txt images/*.py prepared* /build/
 RUN [ -d /build/dependencies ] || python3 /build/dependencies.py worker /build/worker.txt /build/dependencies --device "$DEVICE" --torch-index "$TORCH_INDEX"
-COPY pyproject.toml core/ worker/ /source/
-RUN python3 /build/application.py /source/pyproject.toml /build/application /source/kvbudget /source/kvbudget_worker
+COPY pyproject.toml core/ worker/ kernels/ /source/
+RUN python3 /build/application.py /source/pyproject.toml /build/application /source/kvbudget /source/kvbudget_worker /source/kvbudget_kernels
 
 FROM ${BASE}
 RUN echo 'kvbudget:x:65532:65532::/tmp:/usr/sbin/nologin' >>/etc/passwd && echo 'kvbudget:x:65532:' >>/etc/group

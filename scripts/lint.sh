@@ -19,7 +19,7 @@ check() { # WHAT FIX COMMAND…
 }
 
 mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' .ci/run e2e/kind/node/pod-routes)
-python_roots=(core operator worker scripts images tests)
+python_roots=(core operator worker kernels scripts images tests)
 [ -z "$(git ls-files -co --exclude-standard 'bench/*.py')" ] || python_roots+=(bench)
 
 check "ruff format" "make format" ruff format --check .

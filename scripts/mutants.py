@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("core", "operator", "worker", "tests", "pyproject.toml")
+COPIED = ("core", "operator", "worker", "kernels", "tests", "pyproject.toml")
 COPIES = 2
 """How many faults are tried at once, each in a copy of its own."""
 TIMEOUT_SECONDS = 240
@@ -47,7 +47,7 @@ def listed() -> list[Mutant]:
 def run_tests(copy: Path, tests: Iterable[str], *options: str) -> tuple[int | None, str]:
     """Exit code of pytest in a copy, None where it had to be stopped, and its output."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *options, *tests]
-    sources = os.pathsep.join(str(copy / folder) for folder in COPIED[:3])
+    sources = os.pathsep.join(str(copy / folder) for folder in COPIED[:4])
     env = os.environ | {"PYTHONPATH": sources, "KVBUDGET_LAWS": "mutants", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(

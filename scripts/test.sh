@@ -13,11 +13,12 @@ began=$SECONDS
 worker() {
   layer weights .venv/bin/python scripts/weights.py
   layer worker tests tests/model tests/worker_http
+  layer kernels tests tests/kernels
   layer mutants .venv/bin/python scripts/mutants.py --sample
 }
 others() {
   layer lint bash scripts/lint.sh
-  layer unit tests -m "not apiserver" --ignore=tests/model --ignore=tests/worker_http --ignore=tests/chart tests core
+  layer unit tests -m "not apiserver" --ignore=tests/model --ignore=tests/worker_http --ignore=tests/kernels --ignore=tests/chart tests core
   layer binaries bash e2e/kind/binaries.sh etcd kube-apiserver kubectl helm
   layer apiserver tests -n 2 --dist loadfile -m apiserver tests/apiserver tests/operator tests/chart
   layer chart tests -m "not apiserver" tests/chart

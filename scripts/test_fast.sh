@@ -9,7 +9,7 @@ export KVBUDGET_LAWS=fast
 lint() { layer lint bash scripts/lint.sh; }
 worker() { layer worker tests -m "not slow and not weights" tests/model tests/worker_http; }
 unit() {
-  layer unit tests -m "not slow and not apiserver" --ignore=tests/model --ignore=tests/worker_http --ignore=tests/chart tests core
+  layer unit tests -m "not slow and not apiserver" --ignore=tests/model --ignore=tests/worker_http --ignore=tests/kernels --ignore=tests/chart tests core
   if [ -x "$BIN/kube-apiserver" ] && [ -x "$BIN/etcd" ] && [ -x "$BIN/helm" ]; then
     layer smoke tests -m "not slow and (smoke or not apiserver)" tests/apiserver tests/chart tests/operator/test_*_apiserver.py
   else

@@ -1,14 +1,15 @@
 """One model on one device: turns a scheduled step into sampled tokens."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kvbudget.errors import InputError, UnsupportedError
 from kvbudget.plan import Plan
 from kvbudget.quantity import format_bytes
-from kvbudget_worker.attention import PagedCache, TorchAttention, kv_dtype
-from kvbudget_worker.attention.torch_backend import StepPlan
+from kvbudget_worker.attention import AttentionBackend, PagedCache, choose_backend, kv_dtype
 from kvbudget_worker.batch import Sampled, StepBatch
 from kvbudget_worker.device import free_bytes, limit_threads, pick_device
 from kvbudget_worker.model.config import ModelConfig, check_shape
@@ -17,6 +18,7 @@ from kvbudget_worker.model.parameters import Parameters, load_parameters
 from kvbudget_worker.sampling import Sampler
 from kvbudget_worker.weights import open_checkpoint
 
+ChooseBackend = Callable[[PagedCache, str, int, torch.dtype], AttentionBackend[Any]]
 WEIGHT_DTYPES = {"BF16": torch.bfloat16, "FP16": torch.float16, "FP32": torch.float32}
 
 
@@ -34,6 +36,7 @@ class Runner:
         max_model_len: int,
         compute_dtype: torch.dtype,
         sampling_seed: int | None = None,
+        choose: ChooseBackend = choose_backend,
     ) -> None:
         device = parameters.embedding.device
         self.cache = PagedCache(
@@ -45,8 +48,8 @@ class Runner:
             dtype=kv_dtype(precision),
             device=device,
         )
-        self._attention = TorchAttention(self.cache, config.attention_heads, compute_dtype)
-        self._decoder: Decoder[StepPlan] = Decoder(config, parameters, self._attention, max_model_len, compute_dtype)
+        self._attention: AttentionBackend[Any] = choose(self.cache, precision, config.attention_heads, compute_dtype)
+        self._decoder: Decoder[Any] = Decoder(config, parameters, self._attention, max_model_len, compute_dtype)
         self._sampler = Sampler(sampling_seed)
         self._device = device
         self.device = device.type
@@ -58,8 +61,9 @@ class Runner:
         self.vocab_size = config.vocab_size
 
     @classmethod
-    def load(cls, plan: Plan, device: str | None) -> "Runner":
-        """Load what ``plan`` names onto ``device`` (the value of KVBUDGET_DEVICE; None: choose).
+    def load(cls, plan: Plan, device: str | None, *, choose: ChooseBackend = choose_backend) -> "Runner":
+        """Load what ``plan`` names onto ``device`` (the value of KVBUDGET_DEVICE; None: choose). ``choose`` makes the
+        attention backend.
 
         Raises WeightsError, ShapeError, UnsupportedError or InputError, each with a path and the fix."""
         place = pick_device(plan.gpu.resource_name, device)
@@ -79,6 +83,7 @@ class Runner:
             precision=plan.kv.precision,
             max_model_len=plan.limits.max_model_len,
             compute_dtype=torch.float32 if place.type == "cpu" else dtype,
+            choose=choose,
         )
 
     @torch.inference_mode()

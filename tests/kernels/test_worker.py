@@ -1,0 +1,100 @@
+"""The worker over our kernels: the same tokens as over torch, and no word where a kernel is wrong."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvbudget.errors import InputError
+from kvbudget_kernels.paged_decode import paged_decode
+from kvbudget_kernels.self_check import check_decode
+from kvbudget_kernels.storage import PRECISIONS, Layout
+from kvbudget_worker.attention import AttentionBackend, PagedCache, TorchAttention, choose_backend
+from kvbudget_worker.attention.choose import triton_backend
+from kvbudget_worker.attention.triton_backend import TritonAttention
+from kvbudget_worker.model.parameters import load_parameters
+from kvbudget_worker.runner import ChooseBackend, Runner
+from kvbudget_worker.weights import open_checkpoint
+from support.stepping import alone, together
+from support.tinymodel import TinyModel, make_tiny_model, tiny_plan
+
+CPU = torch.device("cpu")
+
+
+def by_kernels(cache: PagedCache, precision: str, heads: int, compute_dtype: torch.dtype) -> AttentionBackend[Any]:
+    layout = Layout.of(precision, cache.kv_heads, cache.head_dim, cache.page_tokens)
+    return triton_backend(cache, layout, heads, compute_dtype)
+
+
+@pytest.fixture
+def runners(tmp_path: Path) -> Callable[..., tuple[Runner, Runner]]:
+    """The same model over torch and over the kernels."""
+
+    def make(model: TinyModel, **changes: Any) -> tuple[Runner, Runner]:
+        plan = tiny_plan(make_tiny_model(tmp_path / "model", model), model, **changes)
+        return Runner.load(plan, "cpu"), Runner.load(plan, "cpu", choose=by_kernels)
+
+    return make
+
+
+@pytest.mark.parametrize("precision", ["FP32", "BF16"])
+def test_one_sequence_gets_the_tokens_that_torch_gives(precision: str, runners: Callable[..., Any]) -> None:
+    model = TinyModel(attention_heads=6, kv_heads=2, hidden_size=96)
+    torchs, kernels = runners(model, precision=precision)
+    prompt = [3, 141, 59, 26, 5, 35, 89, 79, 32, 38, 46, 26, 43, 38, 32, 79, 50, 28]
+    assert alone(kernels, prompt, 6) == alone(torchs, prompt, 6)
+
+
+def test_a_mixed_batch_gets_the_tokens_that_torch_gives(runners: Callable[..., Any]) -> None:
+    """Prompts in chunks beside decodes, through the real scheduler, with a shared prefix."""
+    torchs, kernels = runners(TinyModel(kv_heads=1, head_dim=32), precision="FP32")
+    shared = list(range(40, 60))
+    prompts = [[*shared, 1, 2], [*shared, 7], [9, 8, 7]]
+    ours, theirs = (together(each, prompts, 3, max_batched_tokens=16) for each in (kernels, torchs))
+    assert [[t.token_id for t in row] for row in ours] == [[t.token_id for t in row] for row in theirs]
+
+
+@pytest.mark.weights
+def test_a_real_model_gets_the_tokens_that_torch_gives() -> None:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvbudget" / "weights" / "smollm2"
+    if not folder.is_dir():
+        pytest.fail(f"{folder} is missing: run `make weights`")
+    checkpoint = open_checkpoint(folder)
+    parameters = load_parameters(checkpoint, torch.float32, CPU)
+
+    def runner(choose: ChooseBackend) -> Runner:
+        return Runner(
+            checkpoint.config, parameters, pages=4, page_tokens=16, precision="BF16", max_model_len=64,
+            compute_dtype=torch.float32, choose=choose,
+        )  # fmt: skip
+
+    prompt = [504, 3575, 282, 4649, 314]  # "The capital of France is"
+    assert alone(runner(by_kernels), prompt, 3) == alone(runner(choose_backend), prompt, 3)
+
+
+def test_on_a_processor_torch_attends() -> None:
+    cache = PagedCache(layers=1, pages=2, kv_heads=1, page_tokens=16, head_dim=16, dtype=torch.float32, device=CPU)
+    assert isinstance(choose_backend(cache, "FP32", 2, torch.float32), TorchAttention)
+    assert isinstance(by_kernels(cache, "FP32", 2, torch.float32), TritonAttention)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_check_at_start_passes_where_the_kernels_are_right(precision: str) -> None:
+    dtype = torch.float32 if precision in ("FP32", "BF16") else torch.float16
+    found = check_decode(Layout.of(precision, 2, 80, 16), 6, dtype, CPU)
+    assert found.passed
+    assert found.error > 0
+
+
+@pytest.mark.parametrize("wrong", ["doubled", "nan", "shifted"])
+def test_a_kernel_that_computes_wrong_numbers_is_not_served(wrong: str) -> None:
+    def broken(*args: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = paged_decode(*args, **named)
+        return {"doubled": out * 2, "nan": out * float("nan"), "shifted": out.roll(1, dims=2)}[wrong], lse
+
+    cache = PagedCache(layers=1, pages=2, kv_heads=2, page_tokens=16, head_dim=16, dtype=torch.float32, device=CPU)
+    with pytest.raises(InputError, match="wrong numbers on this cpu device"):
+        triton_backend(cache, Layout.of("FP32", 2, 16, 16), 4, torch.float32, decode=broken)
