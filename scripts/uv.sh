@@ -8,12 +8,12 @@ if [ ! -x "$at/bin/uv" ]; then
   exec {lock}>"$CACHE/locks/uv"
   flock "$lock"
   rm -rf "$CACHE"/tools/uv-*
+  trap 'rm -rf "$at.part"' EXIT
   if ! "$python" -c 'import ensurepip' 2>/dev/null; then need_commands ensurepip=python3-venv >&2; fi
   "$python" -m venv "$at.part" >&2
   "$at.part/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$root/requirements/uv.txt" >&2
   mkdir -p "$at/bin"
   cp "$at.part/bin/uv" "$at/bin/uv.part"
   mv "$at/bin/uv.part" "$at/bin/uv"
-  rm -rf "$at.part"
 fi
 echo "$at/bin/uv"

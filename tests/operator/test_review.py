@@ -119,7 +119,7 @@ def test_what_was_malformed_before_is_told_as_a_warning() -> None:
 @pytest.mark.parametrize(
     ("edit", "warning"),
     [
-        ({"spec.memory": "860Mi"}, "spec.memory: shrinks from 1.67 GiB to 860.00 MiB"),
+        ({"spec.memory": "860Mi"}, "spec.memory: shrinks from 1.68 GiB to 860.00 MiB"),
         ({"spec.kvPrecisions": ["FP16"]}, "spec.kvPrecisions: no longer offers BF16"),
         ({"spec.memory": "2Gi"}, None),
     ],
