@@ -13,7 +13,6 @@ began=$SECONDS
 worker() {
   layer weights .venv/bin/python scripts/weights.py
   layer worker tests tests/model tests/worker_http
-  layer kernels tests tests/kernels
   layer mutants .venv/bin/python scripts/mutants.py --sample
 }
 others() {
@@ -22,6 +21,7 @@ others() {
   layer binaries bash e2e/kind/binaries.sh etcd kube-apiserver kubectl helm
   layer apiserver tests -n 2 --dist loadfile -m apiserver tests/apiserver tests/operator tests/chart
   layer chart tests -m "not apiserver" tests/chart
+  layer kernels tests tests/kernels
 }
 lane worker
 lane others
