@@ -28,7 +28,7 @@ def scores(points: Iterable[tuple[Point, str]], models: Models) -> Iterator[Scor
         if wrong:
             yield skip(point, "bytes_per_token", wrong)
             continue
-        shape = models.of(point)
+        shape = point.unread or models.of(point)
         found = (
             rates.check(point, shape),
             kvchecks.check(point, shape, given=True),

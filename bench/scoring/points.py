@@ -10,24 +10,21 @@ from typing import Final
 from kvbudget.engines.settings import KVFormat
 
 _KV_NAMES: Final[tuple[tuple[str, KVFormat], ...]] = (
-    ("nvfp4", "NVFP4"),
-    ("fp4", "NVFP4"),
-    ("fp8", "FP8E4M3"),
-    ("e4m3", "FP8E4M3"),
-    ("int8", "INT8"),
-    ("int4", "INT4"),
-    ("bf16", "BF16"),
-    ("bfloat16", "BF16"),
-    ("fp16", "FP16"),
-    ("float16", "FP16"),
-    ("fp32", "FP32"),
-    ("float32", "FP32"),
+    (r"nvfp4|\bfp4|float4_e2m1", "NVFP4"),
+    (r"\bfp8|e4m3|e5m2|float8", "FP8E4M3"),
+    (r"\bint8", "INT8"),
+    (r"\bint4", "INT4"),
+    (r"bf16|bfloat16", "BF16"),
+    (r"\bfp16|\bfloat16|\bhalf\b", "FP16"),
+    (r"\bfp32|\bfloat32|\bfloat\b", "FP32"),
 )
 
 
 ASSUMED_VERSION: Final = (0, 19)
 """Of vLLM where a point states none: that of most points."""
 
+
+_COUNTS: Final = ("tp", "pp", "dp", "dcp", "block_size")
 
 MOST: Final = 10**13
 """No count or length in a log is larger."""
@@ -48,7 +45,7 @@ class Point:
 
     def whole(self, key: str) -> int | None:
         value = self.number(key)
-        return None if value is None or not 1 <= value <= MOST else int(value)
+        return None if value is None or not 1 <= value <= MOST or value != int(value) else int(value)
 
     def flag(self, key: str) -> bool | None:
         value = self.raw.get(key)
@@ -89,7 +86,19 @@ class Point:
     def kv_format(self) -> KVFormat | None:
         """None where the point does not say."""
         label = self.text("kv_dtype").lower()
-        return next((name for part, name in _KV_NAMES if part in label), None)
+        return next((name for pattern, name in _KV_NAMES if re.search(pattern, label)), None)
+
+    @property
+    def unread(self) -> str:
+        """Why nothing can be computed from the point: a value that is given and means nothing here; empty where none
+        is. Left alone it would count as not given, and the engine's default would be scored."""
+        for key in _COUNTS:
+            if self.raw.get(key) is not None and self.whole(key) is None:
+                return f"{key} {self.raw[key]!r} is no whole number of 1 or more"
+        label = self.raw.get("kv_dtype")
+        if label is not None and label not in ("", "auto") and self.kv_format is None:
+            return f"kv_dtype {label!r} is not a format whose bytes are known"
+        return ""
 
     @property
     def flags(self) -> str:
@@ -136,6 +145,9 @@ class Point:
 
 
 def _number(value: object) -> float | None:
+    """A number, also one written as a string ("79.2", "184,752")."""
+    if isinstance(value, str) and re.fullmatch(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?", value.strip(), re.ASCII):
+        value = float(value.replace(",", ""))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if value == value and abs(value) < 1e18 else None

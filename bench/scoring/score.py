@@ -61,8 +61,6 @@ class Score:
             "ok": self.ok,
             "verdict": self.verdict,
             "skipped": self.skipped or None,
-            "kind": self.kind,
-            "peers": dict(self.peers),
         }
 
 

@@ -53,6 +53,12 @@ def layers_by_kind(shape: Architecture) -> dict[str, tuple[int, ...]]:
         pytest.param(
             {"model_type": "mistral", "sliding_window": 4096}, {"window": range(8)}, id="mistral slides everywhere"
         ),
+        pytest.param(
+            {"model_type": "cohere2", "sliding_window": 4096, "sliding_window_pattern": 4, "layer_switch": 4,
+             "order_of_interleaved_layers": "local_attn_first"},
+            {"window": (0, 1, 2, 4, 5, 6), "full": (3, 7)}, id="cohere2 as published"
+        ),
+        pytest.param({"attn_type_list": [1] * 8}, {"full": range(8)}, id="attention everywhere"),
         pytest.param({"sliding_window": 65536}, {"full": range(8)}, id="a window beyond the longest sequence"),
         pytest.param({"sliding_window": 4096, "use_sliding_window": False}, {"full": range(8)}, id="switched off"),
         pytest.param(
@@ -179,6 +185,12 @@ def test_each_key_says_which_layers_keep_what(changes: dict[str, Any], expected:
         ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "key qk_rope_head_dim is missing"),
         ({"per_layer_config": {"1": {"head_dim": 9}}}, "per_layer_config must name the full-attention layers"),
         ({"compress_rates": {"a": 4}, "layer_types": ["b"] * 8}, 'layer_types has "b", for which compress_rates has'),
+        ({"attn_type_list": [0] * 7 + [1]}, "attn_type_list is [0, 0, 0, 0, 0, 0, 0, 1]: not known"),
+        ({"multi_query": True}, "multi_query is true: not known"),
+        ({"num_query_groups": 2}, "num_query_groups is 2: not known"),
+        ({"sliding_window_size": 1024}, "sliding_window_size is 1024: not known"),
+        ({"total_ut_steps": 4}, "total_ut_steps is 4: not known"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is true: not known"),
         ({"block_configs": [{}]}, "block_configs must be a list with an object for each of the 8 layers"),
     ],
 )

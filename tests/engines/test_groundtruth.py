@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import groundtruth
 from scoring import leaveout, report
+from scoring.cards import memory_gib
 from scoring.kvchecks import H100_019, OTHERS
 from scoring.models import Models
 from scoring.points import Point
@@ -127,7 +128,7 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
     groundtruth.main(["--json", "--points", *map(str, POINTS)])
     document = json.loads(capsys.readouterr().out)
     promised = {"id", "check", "predicted", "low", "high", "logged", "rel_err", "ok", "verdict", "skipped"}
-    assert all(promised <= set(entry) for entry in document["points"])
+    assert all(promised == set(entry) for entry in document["points"])
     assert {entry["check"] for entry in document["points"]} == set(CHECKS)
     assert set(CHECKS) <= set(document["summary"])
 
@@ -160,6 +161,48 @@ def test_one_ranks_memory_beside_the_minimum_ranks_tokens_is_named() -> None:
     found = {s.check: s for s in groundtruth.scores([(Point(raw), "")], MODELS)}
     assert found["bytes_per_token"].skipped == MINIMUM
     assert found["bytes_per_token"].ok is None
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"tp": 0}, "tp 0 is no whole number of 1 or more"),
+        ({"pp": 1.5}, "pp 1.5 is no whole number of 1 or more"),
+        ({"kv_dtype": "turboquant"}, "kv_dtype 'turboquant' is not a format whose bytes are known"),
+        ({"kv_dtype": "mxfp8"}, "kv_dtype 'mxfp8' is not a format whose bytes are known"),
+    ],
+)
+def test_a_setting_that_means_nothing_here_is_no_default(told: dict[str, object], reason: str) -> None:
+    raw = {"id": "p", "engine": "vllm", "facts_model": "Qwen/Qwen3-8B", "available_kv_gib": 20.0, "kv_tokens": 145632}
+    found = list(groundtruth.scores([(Point(raw | told), "")], MODELS))
+    assert reason in {s.skipped for s in found}
+    assert {s.ok for s in found} == {None}
+
+
+@pytest.mark.parametrize(
+    ("label", "wanted"),
+    [("fp8_e4m3", "FP8E4M3"), ("fp8_e5m2", "FP8E4M3"), ("int8_per_token_head", "INT8"), ("float8_e4m3fn", "FP8E4M3"),
+     ("nvfp4", "NVFP4"), ("half", "FP16"), ("float", "FP32"), ("torch.bfloat16", "BF16"), ("auto", None)],
+)  # fmt: skip
+def test_spellings_of_kv_formats(label: str, wanted: str | None) -> None:
+    point = Point({"kv_dtype": label})
+    assert (point.kv_format, point.unread) == (wanted, "")
+
+
+@pytest.mark.parametrize(
+    ("label", "gib"),
+    [("H100 MIG 3g.40gb", None), ("RTX 4090 D 48GB", None), ("RTX 5090 Laptop 24GB", None), ("H20-3e 141GB", None),
+     ("GH200", None), ("A100", None), ("GH200 480GB", 94.5), ("Ascend NPU 64GB (61.27 GiB)", 61.27),
+     ("MI210 64GB", 64.0), ("V100 16GB", 15.8), ("8x H200 141GB", 139.8)],
+)  # fmt: skip
+def test_a_cards_name_is_its_memory_only_where_one_card_has_it(label: str, gib: float | None) -> None:
+    found = memory_gib(Point({"gpu": label}))
+    assert found == (None if gib is None else pytest.approx(gib, abs=0.05))
+
+
+def test_numbers_written_as_strings_are_read() -> None:
+    point = Point({"gpu_total_gib": "79.2", "kv_tokens": "184,752", "available_kv_gib": "12 GiB"})
+    assert (point.number("gpu_total_gib"), point.whole("kv_tokens"), point.kv_gib) == (79.2, 184752, None)
 
 
 VALUES = st.one_of(

@@ -34,11 +34,11 @@ time_step_rank top_k_experts torch_dtype use_double_wide_mlp use_qk_norm use_sli
 vision_parameters vocab_size vocab_size_per_layer_input
 """
 _HARMLESS: Final = """
-_attn_implementation _sliding_window_pattern add_cross_attention add_full_attention_sink_bias add_qkv_bias
+_attn_implementation _sliding_window_pattern add_full_attention_sink_bias add_qkv_bias
 add_swa_attention_sink_bias attention_dropout attention_head_dim attention_logit_softcapping attention_multiplier
 attention_output_gate attention_probs_dropout_prob attention_softmax_in_fp32 attention_value_scale attn_dropout_rate
 attn_factor attn_implementation attn_logit_softcap attn_logit_softcapping attn_pdrop attn_res_block_size attn_scale
-attn_temperature_tuning attn_type_list auto_map cache_implementation chunk_size chunk_size_feed_forward
+attn_temperature_tuning auto_map cache_implementation chunk_size chunk_size_feed_forward
 classifier_dropout cross_attention_hidden_size dual_chunk_attention_config embd_layer_norm expert_model_parallel_size
 final_layernorm floor_scale fp32_residual_connection hidden_dropout hidden_dropout_prob image_token_index index_kpool
 index_share_for_mtp_iteration index_topk index_topk_pattern indexer_rope_interleave insert_layer_id kv_cache_scheme
@@ -48,7 +48,7 @@ mamba_rms_norm mamba_use_mlp max_source_positions mlp_hidden_act mtp_hybrid_over
 mtp_transformer_layers mtp_use_dedicated_embeddings n_kpool num_hash_layers num_logits_to_keep num_mem_blocks
 num_memory_blocks num_reward_heads post_layer_norm pruned_heads qk_head_dim qk_layernorm qkv_bias
 query_pre_attn_scalar rescale_prenorm_residual resid_pdrop residual_in_fp32 rotary_dim router_aux_loss_coef
-router_jitter_noise sliding_window_size swa_rope_theta use_bias use_bidirectional_attention use_cache use_conv_bias
+router_jitter_noise swa_rope_theta use_bias use_bidirectional_attention use_cache use_conv_bias
 use_mamba_kernels use_parallel_residual use_pre_norm_residual vision_feature_layer vision_feature_select_strategy
 vision_soft_tokens_per_image
 """
@@ -56,7 +56,8 @@ vision_soft_tokens_per_image
 _KNOWN: Final = frozenset(_USED.split()) | frozenset(_HARMLESS.split())
 _TELLING: Final = re.compile(
     r"attn|attention|cache|(^|_)kv|window|layer|head|state|ssm|mamba|conv(_|$)|recurren|latent|lora|compress|"
-    r"sparse|index|shar|memory|mem_|slid|chunk|hybrid|linear|local|global|retention|lightning|pattern|cross"
+    r"sparse|index|shar|memory|mem_|slid|chunk|hybrid|linear|local|global|retention|lightning|pattern|cross|"
+    r"multi_query$|query_group|gqa|num_loop|ut_steps|encoder_decoder"
 )
 _ELSEWHERE: Final = re.compile(r"vision|image|img|video|audio|projector|activation|^(ignore|router|moe_shared)_")
 """Keys that speak of something else than the text model's mixers."""
@@ -66,12 +67,27 @@ _TRIFLES: Final = (
 """Ends of keys that scale or mark something."""
 
 
+def _repeats(keys: Keys, key: str, value: object) -> bool:
+    """Whether a key that could say something new only repeats what is read anyway."""
+    match key:
+        case "attn_type_list":  # MiniMax: 1 is attention, 0 a linear layer
+            return isinstance(value, list) and all(entry == 1 for entry in value)
+        case "sliding_window_size":
+            return value == keys.config.get("sliding_window")
+        case "order_of_interleaved_layers":  # Cohere: as sliding_window_pattern has it
+            return value == "local_attn_first" and keys.has("sliding_window_pattern", "layer_types")
+        case "layer_switch":
+            return value == keys.config.get("sliding_window_pattern")
+        case _:
+            return False
+
+
 def refuse_unknown(keys: Keys) -> None:
     """Raises ShapeError for the first key that could change what a layer keeps and is not understood."""
     for key, value in keys.config.items():
         if key in _KNOWN or not _TELLING.search(str(key).lower()) or not keys.has(str(key)):
             continue
-        if _ELSEWHERE.search(str(key)) or str(key).endswith(_TRIFLES):
+        if _ELSEWHERE.search(str(key)) or str(key).endswith(_TRIFLES) or _repeats(keys, str(key), value):
             continue
         keys.fail(
             f"{key} is {short(value)}: not known, and its name says that it could change what a layer keeps; "
