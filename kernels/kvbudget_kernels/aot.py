@@ -25,7 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kvbudget_kernels.device.decode import paged_decode_kernel
-from kvbudget_kernels.tune import pick
+from kvbudget_kernels.tune import Tiles, pick
 
 TABLE = Path(__file__).with_name("aot.csv")
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -100,26 +100,33 @@ _MAY_SPILL = frozenset({("FP8E4M3", "sm_80"), ("INT8", "sm_80")})
 """Decoding by bits keeps more values alive there than there are registers: a few bytes, measured."""
 
 
-def compile_decode(precision: str, head_dim: int, target: str) -> Row:
-    """One decode kernel for 64-token pages and groups of 4 heads, strides of multiples of 16."""
-    tiles = pick(precision, head_dim, _PAGE, _GROUP)
+def decode_source(
+    precision: str, head_dim: int, target: str, tiles: Tiles, *, page: int = _PAGE, stride: str = "i64"
+) -> ASTSource:
+    """One decode kernel for groups of 4 heads, strides of multiples of 16. ``stride``: their type, i64, or the i32 that
+    Triton itself takes for a number that fits."""
     width = head_dim // 2 if precision == "INT4" else head_dim
     constants: dict[str, Any] = {
-        "G": _GROUP, "R": tiles.rows, "D": head_dim, "D_PAD": triton.next_power_of_2(width), "PAGE": _PAGE,
+        "G": _GROUP, "R": tiles.rows, "D": head_dim, "D_PAD": triton.next_power_of_2(width), "PAGE": page,
         "TILE": tiles.tile_tokens, "MODE": precision, "V_T": precision in ("FP8E4M3", "INT8", "INT4"),
         "FP8_NATIVE": precision == "FP8E4M3" and target in ("sm_90", "sm_100", "sm_120"),
         "MATH": tl.bfloat16 if precision == "BF16" else tl.float16, "WINDOW": 0, "SOFTCAP": 0.0, "ALIBI": False,
         "SINKS": False, "STAGES": tiles.stages,
     }  # fmt: skip
     kernel: Any = paged_decode_kernel
-    types = dict.fromkeys(kernel.arg_names, "i64") | dict.fromkeys(_SMALL, "i32") | _POINTERS
+    types = dict.fromkeys(kernel.arg_names, stride) | dict.fromkeys(_SMALL, "i32") | _POINTERS
     types |= {"sm_scale": "fp32", "q_ptr": "*bf16", "out_ptr": "*bf16"}
     types |= dict.fromkeys(("key_ptr", "value_ptr"), _CODES[precision]) | dict.fromkeys(constants, "constexpr")
     aligned = [n for n in kernel.arg_names if n.endswith("_ptr") or n in _ALIGNED_STRIDES]
     attrs = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
-    source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attrs)
+    return ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attrs)
+
+
+def compile_decode(precision: str, head_dim: int, target: str) -> Row:
+    """One row of the table, for 64-token pages."""
+    tiles = pick(precision, head_dim, _PAGE, _GROUP)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    built = triton.compile(source, target=TARGETS[target], options=options)
+    built = triton.compile(decode_source(precision, head_dim, target, tiles), target=TARGETS[target], options=options)
     counts: dict[str, Any] = _amd(built) if target == "gfx942" else _nvidia(built)
     return Row(
         kernel="paged_decode",

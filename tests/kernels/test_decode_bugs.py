@@ -73,6 +73,22 @@ def test_more_units_than_tiles() -> None:
     check_decode(case, make_query(case, 4), SCALE, units=64)
 
 
+@pytest.mark.parametrize("units", [1, 7])
+def test_the_place_of_lse_does_not_follow_from_that_of_out(units: int) -> None:
+    """#9. Heads of 80 channels in rows of 96, and lse in rows of another width. What lies between stays as it is."""
+    case = make_case(Layout.of("FP16", 2, 80, 16), [70, 3])
+    query = make_query(case, 6, q_len=2)
+    workspace = make_workspace(case, 6, 2, units=units)
+    plan(workspace, case.seq_lens, q_len=2)
+    out, lse = torch.full((2, 3, 7, 96), 9.0).half(), torch.full((2, 5, 11), 9.0)
+    views = out[:, :2, :6, :80], lse[:, :2, :6]
+    paged_decode(query, case.cache, case.table, case.seq_lens, SCALE, workspace, out=views[0], lse=views[1])
+    assert_close(views, reference.paged_decode(query, case.cache, case.table, case.seq_lens, SCALE), "FP16")
+    for whole, view in ((out, views[0]), (lse, views[1])):
+        view.fill_(9.0)
+        assert bool((whole == 9).all())
+
+
 @pytest.mark.parametrize("units", [1, 6])
 def test_scales_of_k_and_v_count_on_every_path(units: int) -> None:
     """#10. Twice the scale of V is twice the output; K's scale is part of the score. One piece, and many."""
@@ -166,6 +182,20 @@ def test_a_workspace_that_is_too_small_is_refused_before_anything_is_written() -
     plan(workspace, case.seq_lens)
     with pytest.raises(KernelInputError, match="too small"):
         paged_decode(make_query(case, 8, q_len=4), case.cache, case.table, case.seq_lens, SCALE, workspace)
+
+
+@pytest.mark.parametrize(("units", "fixed"), [(1, 0), (9, 0), (3, 1)])
+def test_uneven_lengths_in_scattered_pages_and_pieces_are_plain_attention(units: int, fixed: int) -> None:
+    """#26. Against attention over each sequence's keys and values as they were before they were stored in pages."""
+    lengths = [100, 2, 33, 64]
+    case = make_case(FP16, lengths)
+    query = make_query(case, 6, q_len=2)
+    got = decode(case, query, SCALE, units=units, fixed_tiles=fixed)
+    want = [
+        reference.attend(query[b], case.key[b], case.value[b], torch.arange(n - 2, n), SCALE)
+        for b, n in enumerate(lengths)
+    ]
+    assert_close(got, (torch.stack([out for out, _ in want]), torch.stack([lse for _, lse in want])), "FP16")
 
 
 def test_in_batch_invariant_mode_company_changes_no_bit() -> None:

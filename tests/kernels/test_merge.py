@@ -52,9 +52,11 @@ def test_two_empty_states_are_an_empty_state() -> None:
     assert bool((lse == -math.inf).all())
 
 
-def test_a_sink_takes_its_share_once_however_many_states_there_are() -> None:
+@pytest.mark.parametrize("sink", [1.5, 40.0])
+def test_a_sink_takes_its_share_once_however_many_states_there_are(sink: float) -> None:
+    """Below the states and above them: then they are scaled down."""
     parts = [_state(seed) for seed in range(4)]
-    sinks = torch.tensor([1.5, -math.inf])
+    sinks = torch.tensor([sink, -math.inf])
     stacked = (torch.stack([p[0] for p in parts[1:]]), torch.stack([p[1] for p in parts[1:]]))
     got = merge_many(parts[0], stacked, sinks=sinks)
     want = reference.merge([p[0] for p in parts], [p[1] for p in parts], sinks)
