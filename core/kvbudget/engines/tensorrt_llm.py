@@ -18,12 +18,11 @@ from typing import Final
 
 from kvbudget.cachebytes import state_bytes
 from kvbudget.engines.activation import element_bytes
-from kvbudget.engines.pages import layer_token_bytes, resolved_format
-from kvbudget.engines.refusals import refusal
+from kvbudget.engines.pages import layer_token_bytes
+from kvbudget.engines.replica import replica_budget
 from kvbudget.engines.result import Band, CacheGroup, EngineBudget, Pool, StageBudget, Term, band, exact
 from kvbudget.engines.settings import Card, Settings
-from kvbudget.engines.stages import kept_caches, model_len, stage_ranges
-from kvbudget.engines.verdict import judged
+from kvbudget.engines.stages import kept_caches
 from kvbudget.engines.weights import stage_weights
 from kvbudget.layers import Architecture, AttentionCache, Cache, StateCache
 
@@ -56,25 +55,7 @@ _COEFFICIENTS: Final = {False: (10, 6, 5, 5), True: (22, 13, 10, 10)}
 def tensorrt_llm_budget(arch: Architecture, card: Card, version: str, settings: Settings) -> EngineBudget:
     """The budget of one replica. Raises ValueError for a model of which no layer keeps tokens."""
     told = _with_defaults(version, settings)
-    if not any(layer_token_bytes(cache, "BF16") for cache in kept_caches(arch)):
-        raise ValueError("no layer of this model keeps tokens")
-    kv_format = resolved_format(arch, told.kv_format)
-    stages = tuple(
-        _stage(arch, card, told, kv_format, stage, span)
-        for stage, span in enumerate(stage_ranges(arch.layers, told.pipeline_parallel, told.stage_layers))
-    )
-    plan = EngineBudget(
-        engine=ENGINE,
-        version=version,
-        max_model_len=model_len(arch, told),
-        stages=stages,
-        verdict="fits",
-        reason="",
-        kv_precision=kv_format,
-        assumptions=arch.assumptions,
-        settings=told,
-    )
-    return judged(plan, refusal(arch, told))
+    return replica_budget(arch, card, told, _stage, engine=ENGINE, version=version)
 
 
 def _with_defaults(version: str, settings: Settings) -> Settings:
