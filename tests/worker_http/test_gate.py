@@ -128,6 +128,46 @@ def test_who_waits_before_lengthens_the_forecast() -> None:
     assert forecast(0) < forecast(10) < forecast(30)
 
 
+def refused_ms(world: World, client_id: str, pages: int = 10, now_ms: int = 0) -> int:
+    """Milliseconds after which the refused client is told to come back."""
+    with pytest.raises(Refused) as caught:
+        world.gate.offer(ask(pages, client_id=client_id), now_ms)
+    return int(dict(caught.value.refusal.headers)["retry-after-ms"])
+
+
+def test_who_was_told_to_come_back_lengthens_the_forecast_of_the_next() -> None:
+    world = World(pages=10)
+    assert world.gate.offer(ask(10), 0)
+    told = [refused_ms(world, f"client {index}") for index in range(4)]
+    # Each comes after the one before it has had the whole pool; the jitter is a quarter at most.
+    assert all(later > 1.2 * earlier for earlier, later in itertools.pairwise(told)), told
+
+
+def test_who_comes_back_too_early_keeps_its_place_and_pushes_nobody_back() -> None:
+    world = World(pages=10)
+    assert world.gate.offer(ask(10), 0)
+    first, second = refused_ms(world, "first"), refused_ms(world, "second")
+    assert refused_ms(world, "first") == first
+    assert refused_ms(world, "second") == second
+
+
+def test_a_promise_that_is_due_or_kept_holds_nobody_up() -> None:
+    world = World(pages=10)
+    holder = ask(10)
+    assert world.gate.offer(holder, 0)
+    alone = refused_ms(world, "probe")
+    due = refused_ms(world, "never comes back")
+    assert refused_ms(world, "another", now_ms=max(alone, due)) < 2 * alone
+
+    world = World(pages=10)
+    holder = ask(10)
+    assert world.gate.offer(holder, 0)
+    refused_ms(world, "comes back")
+    world.end(holder)
+    assert world.gate.offer(ask(10, client_id="comes back"), 1)
+    assert refused_ms(world, "probe", now_ms=1) == alone
+
+
 def test_refused_demand_counts_each_client_request_once() -> None:
     world = World(pages=4)
     assert world.gate.offer(ask(4), 0)

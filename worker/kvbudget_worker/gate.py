@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kvbudget.demand import DemandWindow
 from kvbudget.ledger import Reject, TokenLedger, pages_needed
 from kvbudget.plan import PlanLimits
+from kvbudget.promises import Promises
 from kvbudget_worker.refusals import Refusal, Refused, Room, budget_full, exceeds_budget, queue_timeout
 from kvbudget_worker.requests import Request
 from kvbudget_worker.scheduler import Scheduler
@@ -40,6 +41,7 @@ class Gate:
         self._ledger = ledger
         self._limits = limits
         self._demand = demand
+        self._promises = Promises()
         self._queue: deque[_Waiting] = deque()
         self._queued_pages = 0
         self._tried_free_pages: int | None = None
@@ -67,8 +69,7 @@ class Gate:
             self._queue.append(_Waiting(ask, pages))
             self._queued_pages += pages
             return False
-        room = self._room(ask, pages, self._queued_pages, now_ms)
-        self._refused(ask, pages, now_ms)
+        room = self._refuse(ask, pages, self._queued_pages, now_ms)
         raise Refused(
             budget_full(self._limits.overload_status, self._tokens(pages), room, queue_tokens=self._limits.queue_tokens)
         )
@@ -93,8 +94,7 @@ class Gate:
                 break
             ahead += waiting.pages
         pages = self.withdraw(ask)
-        room = self._room(ask, pages, ahead, now_ms)
-        self._refused(ask, pages, now_ms)
+        room = self._refuse(ask, pages, ahead, now_ms)
         waited_ms = now_ms - ask.arrived_ms
         return queue_timeout(self._limits.overload_status, waited_ms, self._tokens(pages), room)
 
@@ -113,6 +113,7 @@ class Gate:
                 for admitted in ask.requests[:index]:
                     self._scheduler.abort(admitted.request_id)
                 return False
+        self._promises.kept(ask.request_id)
         return True
 
     def _leave(self, waiting: _Waiting) -> None:
@@ -120,15 +121,19 @@ class Gate:
         self._queued_pages -= waiting.pages
         self._tried_free_pages = None
 
-    def _refused(self, ask: Ask, pages: int, now_ms: int) -> None:
-        if self._demand.refused(ask.request_id, self._tokens(pages), now_ms):
-            self.refused_tokens += self._tokens(pages)
-
-    def _room(self, ask: Ask, pages: int, ahead_pages: int, now_ms: int) -> Room:
+    def _refuse(self, ask: Ask, pages: int, ahead_pages: int, now_ms: int) -> Room:
+        """Counts the demand, and tells when there will be room behind ``ahead_pages`` of the queue and behind those who
+        were told to come back before."""
+        tokens = self._tokens(pages)
+        if self._demand.refused(ask.request_id, tokens, now_ms):
+            self.refused_tokens += tokens
+        ahead_pages += self._promises.ahead_pages(ask.request_id, now_ms)
+        retry_after_ms = self._ledger.retry_after_ms(ask.request_id, pages, now_ms, ahead_pages=ahead_pages)
+        self._promises.add(ask.request_id, pages=pages, retry_after_ms=retry_after_ms, now_ms=now_ms)
         return Room(
             limit_tokens=self._tokens(self._ledger.capacity_pages),
             remaining_tokens=self._tokens(self._ledger.free_pages),
-            retry_after_ms=self._ledger.retry_after_ms(ask.request_id, pages, now_ms, ahead_pages=ahead_pages),
+            retry_after_ms=retry_after_ms,
         )
 
     def _pages(self, request: Request) -> int:
