@@ -248,7 +248,7 @@ async def test_unknown_routes_and_methods_answer_in_json() -> None:
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_huge_body_is_refused_before_it_is_read(declared: bool) -> None:
     async with in_process(make_plan()) as worker:
-        limit = worker.service.max_body_bytes
+        limit = worker.service.intake.limit_bytes
         sent = 0
 
         async def pieces() -> Any:

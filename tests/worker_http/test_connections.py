@@ -4,12 +4,14 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from kvbudget_worker.http.intake import Intake
 from support.inprocess import in_process
 from support.process import Served, served, wait_for
 from support.scripted import make_plan
@@ -100,10 +102,38 @@ async def test_a_body_that_never_comes_is_refused_on_every_route_that_reads_one(
 
     until_the_end = asyncio.Event()
     async with in_process() as inside:
-        inside.service.body_seconds = 0.05
+        inside.service.intake.limit_seconds = 0.05
         for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
             answer = await inside.client.post(path, content=never())  # type: ignore[arg-type]
             assert (answer.status_code, answer.json()["error"]["code"]) == (408, "body_timeout"), path
+
+
+async def test_large_bodies_take_turns_and_small_ones_need_none() -> None:
+    """Two turns: the third large body waits for one, and is refused when none comes; every end gives its turn back."""
+
+    async def large(ends: asyncio.Event) -> AsyncIterator[bytes]:
+        yield b"{"
+        started.release()
+        await ends.wait()
+
+    async def post(content: Any, seconds: float = 60) -> Any:
+        inside.service.intake.limit_seconds = seconds
+        return await inside.client.post("/v1/completions", content=content)
+
+    started, end = asyncio.Semaphore(0), asyncio.Event()
+    async with in_process() as inside:
+        inside.service.intake = Intake(1 << 20, 60, large_at_once=2)
+        reading = [asyncio.create_task(post(large(end))) for _ in range(2)]
+        for _ in reading:
+            await started.acquire()
+        refused = await post(large(end), seconds=0.05)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "bodies_busy")
+        assert refused.headers["retry-after"] == "1"
+        assert (await post(b"no json")).status_code == 400, "a small body takes no turn"
+        waiting = asyncio.create_task(post(b"x" * 100_000))
+        end.set()
+        assert [(await answer).status_code for answer in (*reading, waiting)] == [400, 400, 400]
+        assert [(await post(b"x" * 100_000)).status_code for _ in range(5)] == [400] * 5
 
 
 def test_a_client_that_reads_nothing_holds_neither_pages_nor_the_connection(worker: Served) -> None:

@@ -41,6 +41,7 @@ CODES: Final = (
     "request_exceeds_kv_budget",
     "body_too_large",
     "body_timeout",
+    "bodies_busy",
     "model_not_found",
     "kv_budget_exhausted",
     "queue_timeout",
@@ -115,6 +116,12 @@ def body_timeout(limit_seconds: float) -> Refusal:
     """408. The connection is closed: the rest of the body would be taken for the next request."""
     message = f"the body did not arrive within {limit_seconds:g} s"
     return Refusal(408, INVALID, message, "body_timeout", None, (("connection", "close"),))
+
+
+def bodies_busy(waited_seconds: float) -> Refusal:
+    """503: as many large bodies as this worker holds at once are being read."""
+    message = f"waited {waited_seconds:g} s for a turn: too many large bodies are being read at once"
+    return Refusal(503, UNAVAILABLE, message, "bodies_busy", None, _retry_headers(1_000))
 
 
 def model_not_found(asked: str, served: str) -> Refusal:

@@ -12,7 +12,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvbudget.contract import HEADER_REQUEST_ID
-from kvbudget_worker.refusals import Refusal, Refused, body_timeout, body_too_large, internal_error
+from kvbudget_worker.refusals import Refusal, internal_error
 
 log = logging.getLogger(__name__)
 
@@ -31,34 +31,6 @@ async def refuse(send: Send, refusal: Refusal) -> None:
     """Sends a refusal."""
     headers = [JSON, *((name.encode(), value.encode()) for name, value in refusal.headers)]
     await respond(send, refusal.status, orjson.dumps(refusal.as_error()), headers)
-
-
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int, limit_seconds: float) -> bytes:
-    """The whole body. Raises Refused: 413 as soon as it is known to be longer than the limit, 408 when it is not there
-    in time; and ClientGone."""
-    declared = dict(scope["headers"]).get(b"content-length", b"0")
-    if declared.isdigit() and int(declared) > limit_bytes:
-        raise Refused(body_too_large(limit_bytes))
-    try:
-        async with asyncio.timeout(limit_seconds):
-            return await _read(receive, limit_bytes)
-    except TimeoutError:
-        raise Refused(body_timeout(limit_seconds)) from None
-
-
-async def _read(receive: Receive, limit_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit_bytes:
-            raise Refused(body_too_large(limit_bytes))
-        if not message.get("more_body", False):
-            return b"".join(parts)
 
 
 class ClientGone(Exception):

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from kvbudget.contract import HEADER_OUTPUT_LIMIT
 from kvbudget_worker.engine import monotonic_ms
 from kvbudget_worker.generation import Delta, Generation, TokenLogprob
-from kvbudget_worker.http.asgi import JSON, ClientGone, read_body, refuse, respond, until_disconnect
+from kvbudget_worker.http.asgi import JSON, ClientGone, refuse, respond, until_disconnect
 from kvbudget_worker.http.bodies import ChatBody, CompletionBody, GenerationBody, parse
 from kvbudget_worker.http.chunks import DONE, ChunkWriter, Usage, error_event
 from kvbudget_worker.http.logprobs import chat_logprobs, completion_logprobs
@@ -43,17 +43,13 @@ class GenerationEndpoint:
         reply: _Reply | None = None
         with service.lifecycle.request():
             try:
-                raw = await read_body(scope, receive, service.max_body_bytes, service.body_seconds)
-                async with until_disconnect(receive):
-                    body: CompletionBody | ChatBody
-                    if self._kind == "chat":
-                        body = parse(raw, ChatBody, surface="chat")
-                    else:
-                        body = parse(raw, CompletionBody, surface="completion")
-                    prepared = await service.prepare(body, request_id, arrived_ms)
-                    async with service.engine.generate(prepared.ask, prepared.rules) as generation:
-                        reply = _Reply(service, self._kind, body, prepared, generation, send)
-                        await reply.send()
+                body, prepared = await self._take_in(scope, receive, request_id, arrived_ms)
+                async with (
+                    until_disconnect(receive),
+                    service.engine.generate(prepared.ask, prepared.rules) as generation,
+                ):
+                    reply = _Reply(service, self._kind, body, prepared, generation, send)
+                    await reply.send()
             except Refused as refused:
                 # Where the stream has begun, the reply has told the client itself.
                 if reply is None:
@@ -61,6 +57,17 @@ class GenerationEndpoint:
                 await refuse(send, refused.refusal)
             except ClientGone:
                 return
+
+    async def _take_in(
+        self, scope: Scope, receive: Receive, request_id: str, arrived_ms: int
+    ) -> tuple[CompletionBody | ChatBody, Prepared]:
+        body: CompletionBody | ChatBody
+        async with self._service.intake.body(scope, receive) as raw, until_disconnect(receive):
+            if self._kind == "chat":
+                body = parse(raw, ChatBody, surface="chat")
+            else:
+                body = parse(raw, CompletionBody, surface="completion")
+            return body, await self._service.prepare(body, request_id, arrived_ms)
 
 
 class _Reply:

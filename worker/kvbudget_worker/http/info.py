@@ -1,5 +1,7 @@
 """The small endpoints: models, token counts, probes, metrics."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -7,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvbudget_worker.http.asgi import ClientGone, read_body
+from kvbudget_worker.http.asgi import ClientGone
 from kvbudget_worker.http.bodies import DetokenizeBody, TokenizeBody, conversation, parse
 from kvbudget_worker.http.service import Service
 from kvbudget_worker.lifecycle import Phase
@@ -51,29 +53,33 @@ class InfoEndpoints:
         return json_response(self._model())
 
     async def tokenize(self, request: Request) -> Response:
-        body = parse(await self._body(request), TokenizeBody, surface="chat")
-        self._service.check_model(body.model)
-        if body.messages is not None:
-            ids = await self._service.encode_chat(conversation(body.messages))
-        else:
-            ids = await self._service.encode(body.prompt or "", add_special=body.add_special_tokens)
-        texts = await self._service.decode_each(ids) if body.return_token_strs else None
+        async with self._body(request) as raw:
+            body = parse(raw, TokenizeBody, surface="chat")
+            self._service.check_model(body.model)
+            if body.messages is not None:
+                ids = await self._service.encode_chat(conversation(body.messages))
+            else:
+                ids = await self._service.encode(body.prompt or "", add_special=body.add_special_tokens)
+            texts = await self._service.decode_each(ids) if body.return_token_strs else None
         max_model_len = self._service.plan.limits.max_model_len
         return json_response({"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": texts})
 
     async def detokenize(self, request: Request) -> Response:
-        body = parse(await self._body(request), DetokenizeBody)
-        self._service.check_model(body.model)
-        self._service.check_ids("tokens", tuple(body.tokens))
-        return json_response({"prompt": await self._service.decode(body.tokens)})
+        async with self._body(request) as raw:
+            body = parse(raw, DetokenizeBody)
+            self._service.check_model(body.model)
+            self._service.check_ids("tokens", tuple(body.tokens))
+            return json_response({"prompt": await self._service.decode(body.tokens)})
 
-    async def _body(self, request: Request) -> bytes:
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
         """The body, unless the model is not there yet."""
         lifecycle = self._service.lifecycle
         closed = lifecycle.closed(request.state.request_id)
         if closed is not None and (lifecycle.engine is None or lifecycle.dead is not None):
             raise Refused(closed)
-        return await read_body(request.scope, request.receive, self._service.max_body_bytes, self._service.body_seconds)
+        async with self._service.intake.body(request.scope, request.receive) as raw:
+            yield raw
 
     # --- operation ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from kvbudget_worker.gate import Ask
 from kvbudget_worker.generation import TextRules
 from kvbudget_worker.http.bodies import ChatBody, CompletionBody
 from kvbudget_worker.http.connection import DEFAULT_PATIENCE, Patience
+from kvbudget_worker.http.intake import Intake
 from kvbudget_worker.lifecycle import Lifecycle, Phase
 from kvbudget_worker.limits import output_limit
 from kvbudget_worker.metrics import Exposition, WorkerMetrics
@@ -59,8 +60,7 @@ class Service:
         self.metrics.set(contract.PLAN_INFO, 1)
         self.observer = Observer(self.metrics)
         self.exposition = Exposition(self.metrics, self.refresh)
-        self.body_seconds = patience.body_seconds
-        self.max_body_bytes = max(4 << 20, 64 * plan.limits.max_model_len)
+        self.intake = Intake(max(4 << 20, 64 * plan.limits.max_model_len), patience.body_seconds)
         self.started_at = int(time.time())
         self._tokenizer: Tokenizer | None = None
         self._eos_ids: tuple[int, ...] = ()
