@@ -27,7 +27,7 @@ healthy_soon() { # a busy or just started cluster gets a minute, as long as its 
 }
 
 default_image() { # kind's own node image of the pinned version: name and digest
-  (cd "$KIND_DIR/mods/kind" && GOFLAGS=-mod=readonly GOMODCACHE=${GOMODCACHE:-$CACHE/go/mod} go mod download -json sigs.k8s.io/kind) |
+  (cd "$KIND_DIR/mods" && GOFLAGS=-mod=readonly GOMODCACHE=${GOMODCACHE:-$CACHE/go/mod} go mod download -json sigs.k8s.io/kind) |
     sed -n 's/.*"Dir": "\(.*\)".*/\1/p' | xargs -I{} sed -n 's/^const Image = "\(.*\)"/\1/p' {}/pkg/apis/config/defaults/image.go
 }
 
@@ -56,6 +56,11 @@ choose_image() { # sets image, and own: whether it is one that we build, which b
 }
 
 kind_config() {
+  local patches=''
+  if "$own"; then # our node image brings its own CoreDNS
+    patches="kubeadmConfigPatches:
+- '{kind: ClusterConfiguration, dns: {imageTag: $COREDNS_VERSION}}'"
+  fi
   cat <<Y
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
@@ -64,6 +69,7 @@ networking:
   podSubnet: 10.61.0.0/16
   serviceSubnet: 10.62.0.0/16
   disableDefaultCNI: ${own}
+${patches}
 nodes:
 - role: control-plane
 - &worker

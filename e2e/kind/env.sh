@@ -5,10 +5,11 @@
 
 KIND_DIR=$root/e2e/kind
 KUBERNETES_VERSION=v1.34.4
+COREDNS_VERSION=v1.12.4 # the first that compiles with this client-go; mods/go.mod says it too
 CLUSTER=kvbudget
 GPU_NODE=$CLUSTER-worker
 KUBECONFIG=$CACHE/kubeconfig
-export PATH=$BIN:$PATH:/usr/sbin:/sbin KUBECONFIG KIND_DIR KUBERNETES_VERSION CLUSTER GPU_NODE
+export PATH=$BIN:$PATH:/usr/sbin:/sbin KUBECONFIG KIND_DIR KUBERNETES_VERSION COREDNS_VERSION CLUSTER GPU_NODE
 
 own_socket=$CACHE/docker.sock
 answers() { timeout 20 docker version >/dev/null 2>&1; }

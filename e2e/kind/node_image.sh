@@ -14,7 +14,7 @@ bash "$KIND_DIR/debian.sh" node systemd systemd-sysv conntrack iptables nftables
   ca-certificates curl containerd runc containernetworking-plugins
 
 export GOMODCACHE=${GOMODCACHE:-$CACHE/go/mod} GOFLAGS=-mod=readonly
-kind_module=$(cd "$KIND_DIR/mods/kind" && go mod download -json sigs.k8s.io/kind@"$(go list -m -f '{{.Version}}' sigs.k8s.io/kind)" | jq -r .Dir)
+kind_module=$(cd "$KIND_DIR/mods" && go mod download -json sigs.k8s.io/kind@"$(go list -m -f '{{.Version}}' sigs.k8s.io/kind)" | jq -r .Dir)
 work=$CACHE/node
 R=$work/rootfs
 rm -rf "$work"
@@ -51,7 +51,8 @@ in_tree systemctl --quiet mask systemd-binfmt 2>/dev/null
 in_tree ctr oci spec | jq '.hooks.createContainer += [{"path": "/kind/bin/mount-product-files.sh"}] | del(.process.rlimits)' >"$R"/etc/containerd/cri-base.json
 
 step "node image: the images kubeadm asks for"
-mapfile -t wanted < <("$BIN/kubeadm" config images list --kubernetes-version "$KUBERNETES_VERSION" 2>/dev/null | grep -v /pause:)
+mapfile -t wanted < <("$BIN/kubeadm" config images list --kubernetes-version "$KUBERNETES_VERSION" 2>/dev/null |
+  grep -v /pause: | sed "s|/coredns:.*|/coredns:$COREDNS_VERSION|")
 wanted+=("$(sed -n 's/.*sandbox_image = "\(.*\)".*/\1/p' "$R"/etc/containerd/config.toml)")
 with_libraries() { # TREE PROGRAM…: programs of the node at their own paths, with the libraries they link
   local to=$1 path

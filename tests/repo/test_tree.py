@@ -12,7 +12,7 @@ SOURCE_ROOTS = ("core", "operator", "worker", "kernels")
 FORBIDDEN = {f"{folder}/__init__.py" for folder in SOURCE_ROOTS}
 LONGEST_FILE_LINES = 400
 GENERATED = re.compile(
-    r"^(requirements/.*\.txt|crds/|charts/kvbudget/files/crds/|docs/api\.md|e2e/kind/mods/.*/go\.(mod|sum)|LICENSE$)"
+    r"^(requirements/.*\.txt|crds/|charts/kvbudget/files/crds/|docs/api\.md|e2e/kind/mods/go\.(mod|sum)|LICENSE$)"
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

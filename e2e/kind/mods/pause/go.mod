@@ -1,3 +1,0 @@
-module kvbudget/pause
-
-go 1.24.0
