@@ -22,6 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(REPOSITORY / "e2e"):
             item.add_marker(pytest.mark.timeout(TEST_S))
+    items.sort(key=lambda item: item.get_closest_marker("replaces_cluster") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh [operator] [worker]: builds kvbudget/operator:dev and kvbudget/worker:dev where their inputs changed.
-#   KVBUDGET_BASE_IMAGE    base with Python 3.11; unset: python:3.11-slim-bookworm where a registry answers, else made by debootstrap
+#   KVBUDGET_BASE_IMAGE    base with Python 3.11; unset: the Dockerfile's where a registry answers, else made by debootstrap
 #   KVBUDGET_WORKER_DEVICE cpu (default); cuda keeps what a GPU needs and gives kvbudget/worker:dev-cuda
 #   KVBUDGET_TORCH_WHEEL, KVBUDGET_TORCH_INDEX   a CPU-only wheel of torch, or an index that has one
 . "$(dirname "$0")/../e2e/kind/env.sh"
@@ -15,18 +15,19 @@ python=$root/.venv/bin/python
 label=dev.kvbudget.inputs
 
 choose_base() { # sets base
-  local public=python:3.11-slim-bookworm
+  local public
+  public=$(sed -n 's/^ARG BASE=//p' images/operator.Dockerfile)
   base=${KVBUDGET_BASE_IMAGE:-}
   [ -z "$base" ] || return 0
   base=kvbudget/base:bookworm-python3.11
   [ -z "$(docker images -q "$base")" ] || return 0
-  if [ -n "$(docker images -q "$public")" ] || timeout 15 docker manifest inspect "$public" >/dev/null 2>&1; then
+  if docker image inspect "$public" >/dev/null 2>&1 || timeout 15 docker manifest inspect "$public" >/dev/null 2>&1; then
     base=$public
     return 0
   fi
   bash "$KIND_DIR/debian.sh" python python3 ca-certificates
   step "base image $base from debootstrap"
-  tar -C "$CACHE/debian/python" --numeric-owner --one-file-system -c . | docker import - "$base" >/dev/null
+  import_image "$base" "$CACHE/debian/python"
 }
 
 prepare() { # IMAGE: its dependencies at prepared/dependencies in its folder, kept while their inputs stay
@@ -37,14 +38,14 @@ prepare() { # IMAGE: its dependencies at prepared/dependencies in its folder, ke
     [ -z "$wheel" ] || args+=(--torch-wheel "$wheel")
     [ -z "$index" ] || args+=(--torch-index "$index")
   fi
-  [ "$(cat "$at/key" 2>/dev/null)" != "$key" ] || return 0
+  ! fresh_folder "$at/prepared" "$at/key" "$key" || return 0
   # the large layers of the old dependencies; in a daemon that others use too, cleaning up is theirs
   [ "${DOCKER_HOST:-}" != "unix://$own_socket" ] || docker image prune -f >/dev/null
-  rm -rf "$at"
-  mkdir -p "$at/prepared"
+  begin_folder "$at/prepared" "$at/key"
+  mkdir "$at/prepared.part"
   UV=$UV UV_CACHE_DIR=$CACHE/uv logged "$image image: dependencies" "dependencies-$image.log" \
-    "$python" "$root/images/dependencies.py" "$image" "$root/requirements/$image.txt" "$at/prepared/dependencies" "${args[@]}"
-  echo "$key" >"$at/key"
+    "$python" "$root/images/dependencies.py" "$image" "$root/requirements/$image.txt" "$at/prepared.part/dependencies" "${args[@]}"
+  finish_folder "$at/prepared" "$at/key" "$key"
 }
 
 size_of() { # TAG

@@ -8,6 +8,7 @@ bash e2e/kind/docker.sh
 
 images_and_weights() {
   bash images/build.sh
+  bash images/save.sh
   logged "weights of SmolLM2-135M-Instruct" weights.log .venv/bin/python scripts/weights.py
 }
 

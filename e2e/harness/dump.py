@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import httpx
+
 from harness.cluster import REPOSITORY, Cluster, CommandError
 
 DUMPS = REPOSITORY / "build" / "e2e-dump"
@@ -27,11 +29,17 @@ def dump(cluster: Cluster, title: str, *namespaces: str) -> Path:
     for namespace in dict.fromkeys((*namespaces, SYSTEM)):
         for file, arguments in _QUESTIONS.items():
             _write(cluster, folder / namespace / file, "-n", namespace, *arguments)
-        for pod in cluster.find("pods", namespace):
-            name = pod["metadata"]["name"]
+        for name in _pods(cluster, namespace):
             for file, extra in ((f"{name}.log", ()), (f"{name}.previous.log", ("--previous",))):
                 _write(cluster, folder / namespace / file, "-n", namespace, "logs", name, "--all-containers", *extra)
     return folder
+
+
+def _pods(cluster: Cluster, namespace: str) -> list[str]:
+    try:
+        return [pod["metadata"]["name"] for pod in cluster.find("pods", namespace)]
+    except httpx.HTTPError:
+        return []
 
 
 def _write(cluster: Cluster, path: Path, *arguments: str) -> None:

@@ -7,7 +7,21 @@ exclusive cluster "$0" "$@"
 
 kubectl_quick() { kubectl --request-timeout=5s "$@" 2>/dev/null; }
 
-containers_run() { [ "$(docker ps -q --filter "label=io.x-k8s.kind.cluster=$CLUSTER" | wc -l)" = 3 ]; }
+containers_run() { # all three, and with the weights of this cache folder: another one's cluster may have the same name
+  [ "$(docker ps -q --filter "label=io.x-k8s.kind.cluster=$CLUSTER" | wc -l)" = 3 ] &&
+    docker inspect -f '{{range .Mounts}}{{println .Source}}{{end}}' "$GPU_NODE" 2>/dev/null | grep -F -- "$CACHE/weights" >/dev/null
+}
+
+remove_nodes() { # whole or not, running or not
+  docker ps -aq --filter "label=io.x-k8s.kind.cluster=$CLUSTER" | xargs -r docker rm -fv >/dev/null
+}
+
+drop_kubeconfig() { rm -f "$KUBECONFIG" "$KUBECONFIG.lock"; }
+
+write_kubeconfig() { # of the cluster that runs: the file may be missing, cut short, or an older cluster's
+  drop_kubeconfig
+  kind export kubeconfig --name "$CLUSTER" >/dev/null 2>&1
+}
 
 healthy() {
   local nodes
@@ -91,15 +105,22 @@ advertise_gpus() {
   kubectl wait node "$GPU_NODE" --for='jsonpath={.status.allocatable.nvidia\.com/gpu}=2' --timeout=60s >/dev/null
 }
 
-create() {
+build_cluster() {
+  kind create cluster --name "$CLUSTER" --image "$image" --config "$LOGS/kind.yaml" --wait 180s --retain &&
+    kubectl wait node --all --for=condition=Ready --timeout=90s &&
+    kubectl -n kube-system rollout status deployment/coredns --timeout=120s
+}
+
+create() { # or leaves nothing but the nodes' logs
   mkdir -p "$CACHE/weights"
   kind_config >"$LOGS/kind.yaml"
-  if ! kind create cluster --name "$CLUSTER" --image "$image" --config "$LOGS/kind.yaml" --wait 180s --retain; then
-    kind export logs --name "$CLUSTER" "$LOGS/kind" >/dev/null 2>&1 || true
-    return 1
-  fi
-  kubectl wait node --all --for=condition=Ready --timeout=90s
-  kubectl -n kube-system rollout status deployment/coredns --timeout=120s
+  if build_cluster; then return 0; fi
+  rm -rf "$LOGS/kind"
+  kind export logs --name "$CLUSTER" "$LOGS/kind" >/dev/null 2>&1 || true
+  remove_nodes
+  drop_kubeconfig
+  echo "the nodes are removed; their logs are in $LOGS/kind"
+  return 1
 }
 
 up() {
@@ -107,15 +128,15 @@ up() {
   bash "$KIND_DIR/docker.sh"
   use_docker
   bash "$KIND_DIR/binaries.sh" kind kubectl
-  if healthy_soon; then
+  if healthy || { containers_run && write_kubeconfig && healthy_soon; }; then
     step "cluster $CLUSTER is healthy: kept"
   else
     free_gib=$(($(df --output=avail -k "$CACHE" | tail -1) >> 20))
     [ "$free_gib" -ge 8 ] || die "only $free_gib GiB are free at $CACHE; the cluster and its images need 8 at least (25 from nothing)" "free some space, or set XDG_CACHE_HOME to a larger disk"
     choose_image
-    if kind get clusters 2>/dev/null | grep -x "$CLUSTER" >/dev/null; then step "cluster $CLUSTER is broken or half made: replacing it"; fi
-    kind delete cluster --name "$CLUSTER" >/dev/null 2>&1 || true
-    rm -f "$KUBECONFIG"
+    if [ -n "$(docker ps -aq --filter "label=io.x-k8s.kind.cluster=$CLUSTER")" ]; then step "cluster $CLUSTER is broken or half made: replacing it"; fi
+    remove_nodes
+    drop_kubeconfig
     logged "kind create cluster ($image)" cluster.log create
   fi
   advertise_gpus
@@ -123,14 +144,10 @@ up() {
 }
 
 down() {
-  local pid
-  if use_docker && [ -x "$BIN/kind" ]; then
-    kind delete cluster --name "$CLUSTER"
-  fi
-  rm -f "$KUBECONFIG" "$KUBECONFIG.lock"
-  if [ "${DOCKER_HOST:-}" = "unix://$own_socket" ] && [ -z "$(docker ps -q)" ] && pid=$(cat "$CACHE/docker.pid" 2>/dev/null); then
-    kill "$pid"
-    timeout 30 tail --pid="$pid" -s 0.2 -f /dev/null || kill -9 "$pid"
+  if use_docker; then remove_nodes; fi
+  drop_kubeconfig
+  if [ "${DOCKER_HOST:-}" = "unix://$own_socket" ] && [ -z "$(docker ps -q)" ]; then
+    end_daemon 30
     step "stopped the dockerd of $CACHE"
   fi
   step "cluster $CLUSTER is gone; images and binaries are kept (make clean-cache removes them)"

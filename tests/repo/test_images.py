@@ -1,7 +1,9 @@
-"""The parts of the image build that are programs: stand-ins for CUDA libraries, and requirements without torch."""
+"""What the images promise, and the parts of their build that are programs: stand-ins for CUDA libraries, requirements
+without torch."""
 
 import ctypes
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +14,56 @@ import stub_library
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA_ERROR_INVALID_VALUE = 1
+DOCKERFILES = sorted((ROOT / "images").glob("*.Dockerfile"))
+BASE = re.compile(r"ARG BASE=(python:3\.11-slim-bookworm@sha256:[0-9a-f]{64})")
+
+
+def instructions(dockerfile: Path) -> list[tuple[str, str]]:
+    """Names and arguments, without comments; none of ours goes over a line's end."""
+    lines = [line for line in dockerfile.read_text().splitlines() if line and not line.startswith("#")]
+    assert not any(line.endswith("\\") for line in lines)
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def final_stage(dockerfile: Path) -> list[tuple[str, str]]:
+    steps = instructions(dockerfile)
+    return steps[max(n for n, (name, _) in enumerate(steps) if name == "FROM") :]
+
+
+def test_both_images_are_made_of_one_base_that_is_pinned_by_digest() -> None:
+    """As a default: the build argument BASE takes any other."""
+    bases = [BASE.findall(path.read_text()) for path in DOCKERFILES]
+    assert len(bases) == 2
+    assert bases[0] == bases[1]
+    assert len(bases[0]) == 1
+    for path in DOCKERFILES:
+        froms = [rest for name, rest in instructions(path) if name == "FROM"]
+        assert froms == ["${BASE} AS build", "${BASE}"], "nothing but the pinned base is fetched"
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
+def test_an_image_runs_as_a_user_that_kubernetes_can_tell_from_root(dockerfile: Path) -> None:
+    """runAsNonRoot needs a number: of a name the kubelet cannot know."""
+    users = [rest for name, rest in final_stage(dockerfile) if name == "USER"]
+    assert users
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
+def test_an_image_needs_to_write_nowhere_but_to_tmp(dockerfile: Path) -> None:
+    """With a read-only root file system: no bytecode beside the sources, and a home that is a mounted folder."""
+    stage = final_stage(dockerfile)
+    settings = " ".join(rest for name, rest in stage if name == "ENV").split()
+    assert {"PYTHONDONTWRITEBYTECODE=1", "HOME=/tmp"} <= set(settings)
+    assert ("WORKDIR", "/tmp") in stage
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
+def test_the_code_is_the_last_layer_and_alone_in_it(dockerfile: Path) -> None:
+    """Loading an image into the cluster after a change of code rests on it (e2e/kind/last_layer.py)."""
+    layers = [(name, rest) for name, rest in final_stage(dockerfile) if name in {"RUN", "COPY", "ADD", "WORKDIR"}]
+    assert layers[-1] == ("COPY", "--from=build /build/application /opt/kvbudget/application")
+    assert not any("/opt/kvbudget/application" in rest for _, rest in layers[:-1])
 
 
 @pytest.fixture

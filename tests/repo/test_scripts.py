@@ -10,36 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-NOBODY = 65534
-
-
-class Clone:
-    """The scripts in a folder that anybody may read, with a cache of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "clone"
-        self.cache = folder / "cache" / "kvbudget"
-        for part in ("scripts", "e2e/kind"):
-            shutil.copytree(ROOT / part, self.root / part)
-        self.env = {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder), "PATH": os.environ["PATH"]}
-
-    def start(self, text: str, **more: str) -> "subprocess.Popen[str]":
-        script = self.root / "scripts" / "under_test.sh"
-        script.write_text(f'. "$(dirname "$0")/lib.sh"\n{text}\n')
-        return subprocess.Popen(
-            ["bash", str(script)],
-            env={**self.env, **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, text: str, **more: str) -> tuple[int, str]:
-        with self.start(text, **more) as process:
-            output, _ = process.communicate(timeout=60)
-        return process.returncode, output
+from support.clone import NOBODY, Clone
 
 
 @pytest.fixture
