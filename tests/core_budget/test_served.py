@@ -108,24 +108,22 @@ def test_a_service_and_the_planner_understand_the_same_names(make_service: MakeS
     assert resolve(make_service({"spec.model.name": written})) == named("meta-llama/Llama-3.1-8B")
 
 
-def test_a_name_of_several_models_is_refused_with_all_of_them(
-    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table, "known_names", lambda: ("acme/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"))
-    problem = resolve(make_service({"spec.model.name": "llama-3.1-8b"}))
+def test_a_name_of_several_models_is_refused_with_all_of_them(make_service: MakeService) -> None:
+    both = "HuggingFaceTB/SmolLM2-135M-Instruct or SmolLM2-135M-Instruct"
+    problem = resolve(make_service({"spec.model.name": "smollm2-135m-instruct"}))
     assert isinstance(problem, Problem)
     assert problem.check == "ShapeUnknown"
-    assert "it may be acme/Llama-3.1-8B or meta-llama/Llama-3.1-8B; give one of these" in problem.message
-    with pytest.raises(InputError, match="may be acme"):
-        known_name("llama-3.1-8b")
-    with pytest.raises(ShapeError, match="it may be acme"):
-        named("llama-3.1-8b")
+    assert f"it may be {both}; give one of these" in problem.message
+    with pytest.raises(InputError, match=f"may be {both}"):
+        known_name("smollm2-135m-instruct")
+    with pytest.raises(ShapeError, match=f"it may be {both}"):
+        named("smollm2-135m-instruct")
 
 
 @pytest.mark.parametrize("name", known_names())
-def test_a_known_name_means_itself_in_any_case(name: str) -> None:
+def test_a_known_name_is_found_in_any_case(name: str) -> None:
     assert table.matching(name) == (name,)
-    assert table.matching(name.upper()) == (name,)
+    assert name in table.matching(name.upper())
 
 
 def test_a_whole_shape_by_hand_needs_no_served_model(make_service: MakeService) -> None:

@@ -31,16 +31,15 @@ def known_names() -> tuple[str, ...]:
 
 
 def matching(wanted: str) -> tuple[str, ...]:
-    """The names that a user may mean: the very name, else those that differ in case, else in their organisation too.
+    """The names that a user may mean: the very name, else those that differ in case or in their organisation alone.
 
     >>> matching("qwen3-8b"), matching("nobody/nothing")
     (('Qwen/Qwen3-8B',), ())
     """
     if wanted in _table():
         return (wanted,)
-    low, names = wanted.lower(), known_names()
-    whole = tuple(name for name in names if name.lower() == low)
-    return whole or tuple(name for name in names if name.rpartition("/")[2].lower() == low)
+    low = wanted.lower()
+    return tuple(name for name in known_names() if low in (name.lower(), name.rpartition("/")[2].lower()))
 
 
 def facts(name: str) -> dict[str, object] | None:
