@@ -7,8 +7,8 @@
 
 for each pipeline stage; the stage with the fewest pages decides. Llama-3.1-8B in BF16 on 80 GiB with 90%:
 
->>> from kvbudget.shape import BUILT_IN
->>> b = compute(BudgetInput(shape=BUILT_IN["meta-llama/Llama-3.1-8B"], memory_bytes=80 * 2**30, memory_percent=90,
+>>> from kvbudget.served import named
+>>> b = compute(BudgetInput(shape=named("meta-llama/Llama-3.1-8B"), memory_bytes=80 * 2**30, memory_percent=90,
 ...     device="gpu", kv_precision="BF16", weight_precision="BF16", page_tokens=64, tensor_parallel=1,
 ...     pipeline_parallel=1, max_batched_tokens=2048, max_sequences=256))
 >>> b.usable_bytes, b.worst.weight_bytes, b.worst.activation_bytes, b.worst.runtime_bytes
@@ -197,8 +197,8 @@ def sampler_bytes(shape: ModelShape, max_sequences: int) -> int:
     """Peak of sampling one token for every sequence. Logits are gathered in full on each rank, so tensor parallelism
     does not lower it; only the last pipeline stage samples.
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> sampler_bytes(BUILT_IN["SmolLM2-135M-Instruct"], 256)
+    >>> from kvbudget.served import named
+    >>> sampler_bytes(named("SmolLM2-135M-Instruct"), 256)
     176160768
     """
     return max_sequences * shape.vocab_size * SAMPLER_BYTES_PER_LOGIT
@@ -215,8 +215,8 @@ def prefill_bytes(
     """Peak of one layer over a full batch of prompt tokens: gate, up and their product, and four rows as wide as the
     residual stream, each number ``element_bytes`` long.
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> prefill_bytes(BUILT_IN["SmolLM2-135M-Instruct"], 2048)
+    >>> from kvbudget.served import named
+    >>> prefill_bytes(named("SmolLM2-135M-Instruct"), 2048)
     28311552
     """
     ffn = -(-shape.intermediate_size // tensor_parallel)
@@ -227,8 +227,8 @@ def split_bytes(shape: ModelShape, max_sequences: int, *, tensor_parallel: int =
     """Workspace of the decode kernel that splits long sequences: partial outputs and their log-sum-exp in FP32, for the
     most pieces that the plan can make, ``⌈programs ÷ kv heads⌉ + sequences``.
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> split_bytes(BUILT_IN["SmolLM2-135M-Instruct"], 256)
+    >>> from kvbudget.served import named
+    >>> split_bytes(named("SmolLM2-135M-Instruct"), 256)
     5865600
     """
     kv_heads = layout.kv_heads_per_rank(shape.kv_heads, tensor_parallel)

@@ -15,7 +15,8 @@ from kvbudget.gpu import device_kind
 from kvbudget.layout import KVPrecision
 from kvbudget.parameters import WeightPrecision
 from kvbudget.plan import max_model_len
-from kvbudget.shape import ModelShape, resolve
+from kvbudget.served import resolve
+from kvbudget.shape import ModelShape
 
 SERVED_KV: Final[tuple[KVPrecision, ...]] = ("BF16", "FP16", "FP32")
 """KV precisions that the bundled worker has; the others can be planned."""
@@ -131,8 +132,8 @@ def length_limit(shape: ModelShape) -> int | None:
 def splits(shape: ModelShape, tensor_parallel: int) -> bool:
     """Whether heads can be split over so many ranks: query heads evenly; KV heads evenly, or replicated evenly.
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> [n for n in range(1, 17) if splits(BUILT_IN["meta-llama/Llama-3.1-8B"], n)]
+    >>> from kvbudget.served import named
+    >>> [n for n in range(1, 17) if splits(named("meta-llama/Llama-3.1-8B"), n)]
     [1, 2, 4, 8, 16]
     """
     if shape.attention_heads % tensor_parallel:

@@ -74,7 +74,7 @@ class StateCache:
     ``conv_channels`` are divided by the ranks. ``group_channels`` are the B and C channels of one group; there are
     ``state_groups`` of them, and every rank has at least one (Mamba-2 replicates groups like KV heads)."""
 
-    kind: Literal["mamba1", "mamba2", "gdn", "kda"]
+    kind: Literal["mamba1", "mamba2", "gdn", "kda", "lightning", "conv"]
     conv_channels: int
     group_channels: int
     state_groups: int

@@ -96,10 +96,10 @@ def kv_bytes_per_token(
 ) -> int:
     """KV bytes of one token on one rank, over ``layers`` layers (default: all of them), scales included.
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> kv_bytes_per_token(BUILT_IN["meta-llama/Llama-3.1-8B"], "BF16")
+    >>> from kvbudget.served import named
+    >>> kv_bytes_per_token(named("meta-llama/Llama-3.1-8B"), "BF16")
     131072
-    >>> kv_bytes_per_token(BUILT_IN["Qwen/Qwen2.5-7B"], "BF16")
+    >>> kv_bytes_per_token(named("Qwen/Qwen2.5-7B"), "BF16")
     57344
     """
     heads = kv_heads_per_rank(shape.kv_heads, tensor_parallel)
@@ -115,8 +115,8 @@ def page_bytes(
 
     One layer of 8 KV heads of 128 and 64 tokens, for each name:
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> llama = BUILT_IN["meta-llama/Llama-3.1-8B"]
+    >>> from kvbudget.served import named
+    >>> llama = named("meta-llama/Llama-3.1-8B")
     >>> {p: page_bytes(llama, p, 64, layers=1) for p in ("BF16", "FP8E4M3", "INT8", "INT4", "NVFP4")}
     {'BF16': 262144, 'FP8E4M3': 131072, 'INT8': 133120, 'INT4': 81920, 'NVFP4': 73728}
     """

@@ -8,8 +8,8 @@
 
 Llama-3.1-8B has 8,030,261,248 parameters, SmolLM2-135M (tied) 134,515,008:
 
->>> from kvbudget.shape import BUILT_IN
->>> count(BUILT_IN["meta-llama/Llama-3.1-8B"]).total, count(BUILT_IN["SmolLM2-135M-Instruct"]).total
+>>> from kvbudget.served import named
+>>> count(named("meta-llama/Llama-3.1-8B")).total, count(named("SmolLM2-135M-Instruct")).total
 (8030261248, 134515008)
 
 Biases and query/key norms of some families are not counted: at most 0.01% of the bytes.
@@ -81,8 +81,8 @@ def checkpoint_agrees(shape: ModelShape, precision: str) -> bool:
     """Whether ``weight_bytes`` can be a checkpoint in ``precision``: within 25% of what the shape counts. Precisions
     lie a factor of about 2 apart, so a checkpoint of another precision never agrees.
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> llama = BUILT_IN["meta-llama/Llama-3.1-8B"]
+    >>> from kvbudget.served import named
+    >>> llama = named("meta-llama/Llama-3.1-8B")
     >>> checkpoint_agrees(llama, "BF16"), checkpoint_agrees(llama, "FP8")
     (True, False)
     """
@@ -102,8 +102,8 @@ def weight_bytes(
     """Bytes of the weights on one rank, loaded in ``precision``: the checkpoint's bytes where they are known for that
     precision (:func:`checkpoint_agrees`), else counted. A rank gets its share of the counted parameters of them.
 
-    >>> from kvbudget.shape import BUILT_IN
-    >>> llama = BUILT_IN["meta-llama/Llama-3.1-8B"]
+    >>> from kvbudget.served import named
+    >>> llama = named("meta-llama/Llama-3.1-8B")
     >>> weight_bytes(llama, "BF16"), weight_bytes(llama, "FP8")
     (16060522496, 9081200640)
     """

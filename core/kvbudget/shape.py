@@ -1,20 +1,11 @@
-"""The facts of a model from which its memory follows, and the three places they come from.
-
-In order: ``spec.model.shape`` (single facts there win over the table), the built-in table by model name, and, for the
-command line and the worker, a Hugging Face ``config.json`` (:func:`from_config`).
-"""
+"""The facts of a dense decoder from which its memory follows, and a Hugging Face ``config.json`` that has them
+(:func:`from_config`). What ``spec.model`` of a service means is in ``served``."""
 
 import json
-from typing import TYPE_CHECKING, Final
-
-from pydantic import ValidationError
+from typing import Final
 
 from kvbudget.api.base import Model
-from kvbudget.errors import Problem, ShapeError
-
-if TYPE_CHECKING:
-    from kvbudget.api import LLMService
-
+from kvbudget.errors import ShapeError
 
 MAX_FACT: Final = 2**31 - 1
 """Bound of every fact that a config may state."""
@@ -43,10 +34,10 @@ class ModelShape(Model):
     def difference(self, other: "ModelShape") -> tuple[str, ...]:
         """Names of the facts that decide how tensors look and in which the two differ (not: bytes of the checkpoint,
         length limits). Empty: weights of one can be read with the shape of the other."""
-        return tuple(name for name in _GEOMETRY if getattr(self, name) != getattr(other, name))
+        return tuple(name for name in GEOMETRY if getattr(self, name) != getattr(other, name))
 
 
-_GEOMETRY: Final = (
+GEOMETRY: Final = (
     "layers",
     "hidden_size",
     "intermediate_size",
@@ -58,100 +49,13 @@ _GEOMETRY: Final = (
 )
 
 
-def _shape(
-    layers: int, hidden: int, ffn: int, heads: int, kv: int, dim: int, vocab: int, length: int, parameters: int, *,
-    tied: bool = False
-) -> ModelShape:  # fmt: skip
-    return ModelShape(
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=ffn,
-        attention_heads=heads,
-        kv_heads=kv,
-        head_dim=dim,
-        vocab_size=vocab,
-        max_position_embeddings=length,
-        tied_embeddings=tied,
-        weight_bytes=2 * parameters,
-    )
-
-
-# Facts from the models' published config.json. The last figure is the exact number of parameters; every one of these
-# checkpoints is BF16, so it has two bytes for each.
-_SMOLLM2_135M = _shape(30, 576, 1536, 9, 3, 64, 49152, 8192, 134_515_008, tied=True)
-_SMOLLM2_1_7B = _shape(24, 2048, 8192, 32, 32, 64, 49152, 8192, 1_711_376_384, tied=True)
-_LLAMA_3_1_8B = _shape(32, 4096, 14336, 32, 8, 128, 128256, 131072, 8_030_261_248)
-_LLAMA_3_1_70B = _shape(80, 8192, 28672, 64, 8, 128, 128256, 131072, 70_553_706_496)
-_LLAMA_3_2_1B = _shape(16, 2048, 8192, 32, 8, 64, 128256, 131072, 1_235_814_400, tied=True)
-_LLAMA_3_2_3B = _shape(28, 3072, 8192, 24, 8, 128, 128256, 131072, 3_212_749_824, tied=True)
-_QWEN_2_5_7B = _shape(28, 3584, 18944, 28, 4, 128, 152064, 131072, 7_615_616_512)
-_MISTRAL_7B_V03 = _shape(32, 4096, 14336, 32, 8, 128, 32768, 32768, 7_248_023_552)
-
-BUILT_IN: Final[dict[str, ModelShape]] = {
-    "SmolLM2-135M-Instruct": _SMOLLM2_135M,
-    "HuggingFaceTB/SmolLM2-135M": _SMOLLM2_135M,
-    "HuggingFaceTB/SmolLM2-135M-Instruct": _SMOLLM2_135M,
-    "HuggingFaceTB/SmolLM2-1.7B-Instruct": _SMOLLM2_1_7B,
-    "meta-llama/Llama-3.1-8B": _LLAMA_3_1_8B,
-    "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_3_1_8B,
-    "meta-llama/Llama-3.1-70B": _LLAMA_3_1_70B,
-    "meta-llama/Llama-3.1-70B-Instruct": _LLAMA_3_1_70B,
-    "meta-llama/Llama-3.3-70B-Instruct": _LLAMA_3_1_70B,
-    "meta-llama/Llama-3.2-1B": _LLAMA_3_2_1B,
-    "meta-llama/Llama-3.2-1B-Instruct": _LLAMA_3_2_1B,
-    "meta-llama/Llama-3.2-3B": _LLAMA_3_2_3B,
-    "meta-llama/Llama-3.2-3B-Instruct": _LLAMA_3_2_3B,
-    "Qwen/Qwen2.5-7B": _QWEN_2_5_7B,
-    "Qwen/Qwen2.5-7B-Instruct": _QWEN_2_5_7B.model_copy(update={"max_position_embeddings": 32768}),
-    "mistralai/Mistral-7B-Instruct-v0.3": _MISTRAL_7B_V03,
-}
-"""Shapes by ``spec.model.name``. A model that is not here needs ``spec.model.shape``."""
-
-
-# --- spec.model -------------------------------------------------------------------------------------------------------
-
-
-def resolve(service: "LLMService") -> ModelShape | Problem:
-    """The shape of a service's model: the facts in ``spec.model.shape``, and for facts that it leaves out the built-in
-    table's. A Problem (check ``ShapeUnknown`` or ``ShapeInvalid``) where facts are missing or contradict each other."""
-    name = service.spec.model.name or service.metadata.name
-    given = service.spec.model.shape
-    facts = {} if given is None else {k: v for k, v in given.model_dump().items() if v is not None}
-    known = BUILT_IN.get(name)
-    base = {} if known is None else known.model_dump()
-    if facts.keys() & set(_GEOMETRY) and "weight_bytes" not in facts:
-        base.pop("weight_bytes", None)  # the table's checkpoint is that of another geometry
-    merged = {**base, **facts}
-    if "head_dim" not in facts and facts.keys() & {"hidden_size", "attention_heads"}:
-        merged.pop("head_dim", None)
-    if "head_dim" not in merged and {"hidden_size", "attention_heads"} <= merged.keys():
-        merged["head_dim"] = merged["hidden_size"] // merged["attention_heads"]
-    if "kv_heads" not in merged and "attention_heads" in merged:
-        merged["kv_heads"] = merged["attention_heads"]
-    missing = [n for n, f in ModelShape.model_fields.items() if f.is_required() and n not in merged]
-    if missing:
-        aliases = ", ".join(str(ModelShape.model_fields[n].alias) for n in missing)
-        what = "set spec.model.shape" if not facts else f"spec.model.shape lacks {aliases}"
-        return Problem(
-            "spec.model.shape",
-            f"shape of {name} is unknown: {what} (layers, hiddenSize, intermediateSize, attentionHeads, kvHeads, "
-            "headDim, vocabSize, maxPositionEmbeddings; they are in the model's config.json)",
-            "ShapeUnknown",
-        )
-    try:
-        shape = ModelShape.model_validate(merged)
-    except ValidationError as error:
-        return Problem("spec.model.shape", _first_reason(error), "ShapeInvalid")
-    reason = contradiction(shape)
-    return shape if reason is None else Problem("spec.model.shape", reason, "ShapeInvalid")
-
-
 def contradiction(shape: ModelShape) -> str | None:
     """Why no model can have this shape, or None.
 
-    >>> contradiction(BUILT_IN["Qwen/Qwen2.5-7B"]) is None
+    >>> from kvbudget.served import named
+    >>> contradiction(named("Qwen/Qwen2.5-7B")) is None
     True
-    >>> contradiction(BUILT_IN["Qwen/Qwen2.5-7B"].model_copy(update={"kv_heads": 5}))
+    >>> contradiction(named("Qwen/Qwen2.5-7B").model_copy(update={"kv_heads": 5}))
     'attentionHeads 28 is not a multiple of kvHeads 5; every KV head serves the same number of query heads'
     """
     for name in ModelShape.model_fields:
@@ -166,15 +70,8 @@ def contradiction(shape: ModelShape) -> str | None:
     return None
 
 
-def _first_reason(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
-
-
-# --- config.json ------------------------------------------------------------------------------------------------------
-
-_DENSE_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2")
-"""Model types of which every layer is attention over all tokens and a gated MLP."""
+SERVED_TYPES: Final = ("llama", "mistral", "qwen2")
+"""Model types that the bundled worker runs: every layer is attention over all tokens and a gated MLP."""
 
 _REFUSED_KEYS: Final = (
     ("kv_lora_rank", "multi-head latent attention (MLA)"),
@@ -267,8 +164,8 @@ def _refuse_other_kinds(config: dict[str, object], path: str) -> None:
         reason = f"sliding_window is {window} (sliding-window attention): not supported yet; serve a dense decoder"
         raise ShapeError(path, reason)
     model_type = config.get("model_type")
-    if model_type not in _DENSE_TYPES:
-        known = ", ".join(_DENSE_TYPES)
+    if model_type not in SERVED_TYPES:
+        known = ", ".join(SERVED_TYPES)
         reason = f"model_type {_short(model_type)} is not supported yet; supported: {known}"
         raise ShapeError(path, f"{reason}. For another dense decoder set spec.model.shape by hand")
 

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from kvbudget import budget as b
 from kvbudget import layout, parameters
 from kvbudget.budget import Budget, BudgetInput
-from kvbudget.shape import BUILT_IN, ModelShape
+from kvbudget.served import named, served_names
+from kvbudget.shape import ModelShape
 
 GIB = 2**30
-LLAMA = BUILT_IN["meta-llama/Llama-3.1-8B"]
+LLAMA = named("meta-llama/Llama-3.1-8B")
 
 
 def shape(layers: int, kv: int, group: int, dim: int, vocab: int, ffn: int, tied: bool) -> ModelShape:
@@ -28,7 +29,7 @@ def shape(layers: int, kv: int, group: int, dim: int, vocab: int, ffn: int, tied
     )
 
 
-SHAPES = st.sampled_from(sorted(BUILT_IN)).map(BUILT_IN.__getitem__) | st.builds(
+SHAPES = st.sampled_from(served_names()).map(named) | st.builds(
     shape,
     st.integers(1, 80),
     st.integers(1, 16),
@@ -185,6 +186,6 @@ def test_stages_that_are_not_last_have_the_prefill_line_that_engines_log() -> No
 
 
 def test_the_demo_class_holds_about_20000_tokens() -> None:
-    smollm2 = BUILT_IN["SmolLM2-135M-Instruct"]
+    smollm2 = named("SmolLM2-135M-Instruct")
     budget = b.compute(replace(llama_on(0).inputs, shape=smollm2, memory_bytes=1859 * 2**20))
     assert (budget.worst.page_bytes, budget.pages, budget.tokens) == (1_474_560, 313, 20_032)

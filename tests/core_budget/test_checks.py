@@ -8,7 +8,7 @@ import pytest
 from kvbudget.api import GPUClass, LLMService
 from kvbudget.checks import Verdict, evaluate
 from kvbudget.facts import splits
-from kvbudget.shape import BUILT_IN
+from kvbudget.served import named
 from support.problems import told
 
 MakeService = Callable[..., LLMService]
@@ -300,5 +300,5 @@ def test_a_remedy_never_asks_for_less_headroom_than_is_safe(verdict: Callable[..
     ],
 )
 def test_ranks_over_which_heads_can_be_split(heads: int, kv_heads: int, expected: list[int]) -> None:
-    shape = BUILT_IN["SmolLM2-135M-Instruct"].model_copy(update={"attention_heads": heads, "kv_heads": kv_heads})
+    shape = named("SmolLM2-135M-Instruct").model_copy(update={"attention_heads": heads, "kv_heads": kv_heads})
     assert [n for n in range(1, 17) if splits(shape, n)] == expected

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbudget import layout
-from kvbudget.shape import BUILT_IN, ModelShape
+from kvbudget.served import named
+from kvbudget.shape import ModelShape
 
-LLAMA = BUILT_IN["meta-llama/Llama-3.1-8B"]
+LLAMA = named("meta-llama/Llama-3.1-8B")
 
 
 def shape(layers: int, heads: int, kv_heads: int, head_dim: int) -> ModelShape:

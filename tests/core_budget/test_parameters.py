@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbudget import parameters
-from kvbudget.shape import BUILT_IN, ModelShape
+from kvbudget.served import named
+from kvbudget.shape import ModelShape
 
 GIB = 2**30
 
@@ -72,13 +73,13 @@ def test_what_is_not_counted_is_below_a_hundredth_of_a_percent(model: ModelShape
 def test_weights_per_rank_are_within_one_percent_of_the_log(
     name: str, precision: str, ranks: int, logged_gib: float
 ) -> None:
-    predicted = parameters.weight_bytes(BUILT_IN[name], precision, tensor_parallel=ranks)
+    predicted = parameters.weight_bytes(named(name), precision, tensor_parallel=ranks)
     assert predicted / GIB == pytest.approx(logged_gib, rel=0.01)
 
 
 @pytest.mark.parametrize(("stage", "logged_gib"), [(0, 4.26), (1, 3.28), (2, 3.28), (3, 4.26)])
 def test_weights_per_stage_are_within_one_percent_of_the_log(stage: int, logged_gib: float) -> None:
-    model = BUILT_IN["meta-llama/Llama-3.1-8B"]
+    model = named("meta-llama/Llama-3.1-8B")
     predicted = parameters.weight_bytes(model, "BF16", pipeline_parallel=4, stage=stage)
     assert predicted / GIB == pytest.approx(logged_gib, rel=0.01)
 
@@ -89,7 +90,7 @@ def test_int4_is_within_one_percent_of_a_real_awq_checkpoint() -> None:
 
 
 def test_tied_embeddings_lie_on_the_first_and_on_the_last_stage() -> None:
-    model = BUILT_IN["SmolLM2-135M-Instruct"]
+    model = named("SmolLM2-135M-Instruct")
     table = model.vocab_size * model.hidden_size
     stages = [parameters.count(model, pipeline_parallel=3, stage=stage).total for stage in range(3)]
     ten_layers, last_norm = stages[1], model.hidden_size

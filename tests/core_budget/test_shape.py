@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kvbudget.api import LLMService
 from kvbudget.errors import Problem, ShapeError
-from kvbudget.shape import BUILT_IN, ModelShape, contradiction, from_config, from_config_text, resolve
+from kvbudget.served import named, resolve, served_names
+from kvbudget.shape import ModelShape, contradiction, from_config, from_config_text
 
 MakeService = Callable[..., LLMService]
 
@@ -35,15 +36,15 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_llama_config_gives_the_shape_of_the_built_in_table() -> None:
-    built_in = BUILT_IN["meta-llama/Llama-3.1-8B"]
+    built_in = named("meta-llama/Llama-3.1-8B")
     assert from_config(LLAMA_CONFIG) == built_in.model_copy(update={"weight_bytes": None})
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
+@pytest.mark.parametrize("name", served_names())
 def test_every_built_in_shape_is_possible_and_its_checkpoint_has_two_bytes_per_parameter(name: str) -> None:
     from kvbudget.parameters import count
 
-    shape = BUILT_IN[name]
+    shape = named(name)
     assert contradiction(shape) is None
     assert shape.weight_bytes == pytest.approx(2 * count(shape).total, rel=1e-4)
 
@@ -213,7 +214,7 @@ def test_a_shape_that_contradicts_itself_is_refused(make_service: MakeService) -
 
 
 def test_weights_can_be_compared_with_a_planned_shape() -> None:
-    planned = BUILT_IN["SmolLM2-135M-Instruct"]
+    planned = named("SmolLM2-135M-Instruct")
     found = planned.model_copy(update={"weight_bytes": None, "max_position_embeddings": 2048})
     assert planned.difference(found) == ()
     assert planned.difference(found.model_copy(update={"layers": 29, "tied_embeddings": False})) == (

@@ -10,7 +10,7 @@ from kvbudget.engines.bundled import bundled_budget
 from kvbudget.engines.pages import layer_token_bytes
 from kvbudget.engines.result import GIB, gib
 from kvbudget.layers import Architecture, AttentionCache, LatentCache, uniform
-from kvbudget.shape import BUILT_IN
+from kvbudget.served import named
 from kvbudget.shapes.config import from_config
 from kvbudget.shapes.table import facts
 from support.architectures import FULL, SLIDING, STATE, decoder
@@ -243,7 +243,7 @@ def test_quantised_weights_are_smaller_and_kv_is_not() -> None:
 
 
 def test_the_bundled_budget_is_that_of_the_operator_to_the_byte() -> None:
-    shape = BUILT_IN["meta-llama/Llama-3.1-8B"]
+    shape = named("meta-llama/Llama-3.1-8B")
     for fraction, ranks, stages in ((0.9, 1, 1), (0.85, 2, 1), (0.9, 1, 4)):
         told = Settings(memory_fraction=fraction, tensor_parallel=ranks, pipeline_parallel=stages, max_model_len=8192)
         own = bundled.compute(bundled.BudgetInput(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvbudget import layout as core
-from kvbudget.shape import BUILT_IN
+from kvbudget.served import named, served_names
 from kvbudget_kernels.errors import KernelInputError
 from kvbudget_kernels.quantise import decode, encode
 from kvbudget_kernels.reference import dequantise, kv_write
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("page_tokens", PAGE_TOKENS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_page_has_the_bytes_that_the_budget_counts(precision: str, page_tokens: int) -> None:
-    for shape in BUILT_IN.values():
+    for shape in map(named, served_names()):
         layout = Layout.of(precision, shape.kv_heads, shape.head_dim, page_tokens)
         cache = PagedKV.over(layout, allocate(layout, 3, CPU))
         tensors = [cache.key, cache.value, *([] if cache.scales is None else [cache.scales])]

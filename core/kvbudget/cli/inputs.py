@@ -16,11 +16,11 @@ from kvbudget.layers import Architecture
 from kvbudget.manifests import read_manifests
 from kvbudget.planner.question import Device, capability, catalogue_device
 from kvbudget.quantity import parse_int
-from kvbudget.shape import resolve
+from kvbudget.served import resolve
 from kvbudget.shapes.config import from_config
 from kvbudget.shapes.dense import architecture_of
 from kvbudget.shapes.files import read_model
-from kvbudget.shapes.table import facts, known_names
+from kvbudget.shapes.table import facts, known_names, matching
 
 _MANIFESTS: Final = (".yaml", ".yml")
 _PLAIN_WEIGHTS: Final = ("Auto", "BF16", "FP16")
@@ -53,13 +53,12 @@ def model_named(argument: str) -> Model:
 
 def known_name(wanted: str) -> str:
     """The name in the table. Raises InputError with the nearest ones."""
+    found = matching(wanted)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError("MODEL", f"{wanted} may be {' or '.join(found)}; give the whole name")
     names = known_names()
-    found = [n for n in names if wanted.lower() in (n.lower(), n.rpartition("/")[2].lower())]
-    exact = [n for n in found if n == wanted] or found
-    if len(exact) == 1:
-        return exact[0]
-    if exact:
-        raise InputError("MODEL", f"{wanted} may be {' or '.join(exact)}; give the whole name")
     short = {n.rpartition("/")[2].lower(): n for n in names} | {n.lower(): n for n in names}
     near = list(dict.fromkeys(short[n] for n in difflib.get_close_matches(wanted.lower(), short, n=5, cutoff=0.5)))[:3]
     hint = f"did you mean {', '.join(near)}?" if near else "`kvbudget models` lists the names"

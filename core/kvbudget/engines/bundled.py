@@ -3,8 +3,8 @@ operator and the worker depend on them. They carry no band: what the worker take
 
 >>> from kvbudget.engines.result import gib
 >>> from kvbudget.engines.settings import Card, Settings
->>> from kvbudget.shape import BUILT_IN
->>> llama = BUILT_IN["meta-llama/Llama-3.1-8B"]
+>>> from kvbudget.served import named
+>>> llama = named("meta-llama/Llama-3.1-8B")
 >>> told = Settings(memory_fraction=0.9, max_model_len=8192)
 >>> plan = bundled_budget(llama, Card(name="80 GiB", memory_bytes=gib(80)), told)
 >>> plan.pages.expected, plan.grantable_pages.expected, plan.verdict

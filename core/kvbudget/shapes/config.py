@@ -17,11 +17,12 @@ from kvbudget.layers import Architecture, DType, Elements, LayerGroup
 from kvbudget.shapes import mlps, quantisation, table, vision
 from kvbudget.shapes.dialects import flattened
 from kvbudget.shapes.drafts import draft_of
-from kvbudget.shapes.families import FAMILIES, Family, family_name
+from kvbudget.shapes.families import FAMILIES, REFUSED, UNKNOWN, Family, family_name
 from kvbudget.shapes.keys import Keys, short
 from kvbudget.shapes.known import refuse_unknown
 from kvbudget.shapes.layerlist import Plan, layer_mixers, layer_mlps
 from kvbudget.shapes.mixers import Mixer
+from kvbudget.shapes.sizes import head_size, hidden_size, kv_head_count, model_name, query_head_count
 from kvbudget.shapes.stack import layer_count
 
 _DTYPES: Final[dict[str, DType]] = {
@@ -33,6 +34,7 @@ _DTYPES: Final[dict[str, DType]] = {
 }
 _STRETCHING_ROPE: Final = ("linear", "dynamic", "yarn")
 _MAX_ROPE_FACTOR: Final = 1024
+_MOST_NAMES: Final = 40
 _STATES_STRETCHED: Final = ("gemma3",)
 
 
@@ -57,8 +59,10 @@ def from_config(config: object, path: str = "config.json", *, name: str | None =
         raise ShapeError(path, f"holds a {type(config).__name__}, not an object; use the model's own config.json")
     merged, filled = table.completed(flattened(config, path), name)
     keys = Keys(merged, path)
-    refuse_unknown(keys)
+    strange = refuse_unknown(keys)
     family, notes = _family(keys)
+    if strange:
+        notes = (*notes, f"keys of which nothing is known are taken to change nothing: {_listed(strange)}")
     if filled:
         notes = (*notes, f"not in the file, taken from what is known of {name}: {', '.join(filled)}")
     said = table.remark(name) if name is not None else None
@@ -71,11 +75,19 @@ def from_config(config: object, path: str = "config.json", *, name: str | None =
 def _family(keys: Keys) -> tuple[Family, tuple[str, ...]]:
     model_type = keys.text("model_type")
     if model_type is None:
-        return Family(), ("the file names no model_type; biases and norms are taken as Llama's",)
+        return UNKNOWN, ("the file names no model_type; biases and norms are taken as Llama's",)
     known = FAMILIES.get(family_name(model_type))
+    why = REFUSED.get(family_name(model_type))
+    if why is not None:
+        keys.fail(f"model_type {model_type} is not supported: {why}; set spec.model.shape by hand")
     if known is None:
-        return Family(), (f"model_type {model_type} is not known; its keys are read as those of Llama",)
+        return UNKNOWN, (f"model_type {short(model_type)} is not known; its keys are read as those of Llama",)
     return known, ()
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(name[:100] for name in names[:_MOST_NAMES]) + more
 
 
 def _plan(keys: Keys, family: Family) -> Plan:
@@ -87,36 +99,19 @@ def _plan(keys: Keys, family: Family) -> Plan:
         family = replace(family, qkv_bias=keys.flag("attention_bias"))
     if keys.config.get("mlp_bias") is not None:
         family = replace(family, mlp_bias=keys.flag("mlp_bias"))
-    if keys.config.get("use_qk_norm") is not None and family_name(keys.text("model_type") or "") == "glm4_moe":
+    if keys.config.get("use_qk_norm") is not None and model_name(keys) == "glm4_moe":
         family = replace(family, qk_norm="head" if keys.flag("use_qk_norm") else "none")
-    hidden = keys.count("hidden_size", "d_model", "n_embd")
-    heads = keys.count("num_attention_heads", "n_heads", "n_head")
-    head_dim = keys.optional("head_dim", "kv_channels")
-    if head_dim is None:
-        if hidden % heads and not keys.has("kv_lora_rank"):
-            keys.fail(f"num_attention_heads {heads} does not divide hidden_size {hidden}; add head_dim")
-        head_dim = max(1, hidden // heads)
     return Plan(
         keys=keys,
         family=family,
-        name=family_name(keys.text("model_type") or ""),
+        name=model_name(keys),
         layers=layer_count(keys),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=_kv_heads(keys, heads),
-        head_dim=head_dim,
+        hidden=hidden_size(keys),
+        heads=query_head_count(keys),
+        kv_heads=kv_head_count(keys),
+        head_dim=head_size(keys),
         dtype=_dtype(keys),
     )
-
-
-def _kv_heads(keys: Keys, heads: int) -> int:
-    kv_heads = keys.count("num_key_value_heads", "multi_query_group_num", "n_head_kv", default=heads)
-    if heads % kv_heads:
-        keys.fail(
-            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}; "
-            "every KV head serves the same number of query heads"
-        )
-    return kv_heads
 
 
 def _dtype(keys: Keys) -> DType:
@@ -182,7 +177,7 @@ def _grouped(mixers: list[tuple[Mixer, ...]], plan: Plan) -> tuple[LayerGroup, .
 
 def _extra(keys: Keys, plan: Plan, vocab: int) -> int:
     """Elements beside layers, tables and the final norm: biases of the head, Gemma's embeddings per layer, mixing of
-    DeepSeek-V4's streams."""
+    DeepSeek-V4's and Gemma 3n's streams."""
     count = vocab if plan.family.head_bias else 0
     if plan.family.norm_bias:
         count += plan.hidden
@@ -193,6 +188,9 @@ def _extra(keys: Keys, plan: Plan, vocab: int) -> int:
     streams = keys.count("hc_mult", default=0, least=0)
     if streams:
         count += streams * streams * plan.hidden + streams + 1
+    altup = keys.count("altup_num_inputs", default=0, least=0)
+    if altup > 1:
+        count += 2 * (altup - 1) * plan.hidden**2
     return count
 
 
@@ -212,6 +210,6 @@ def _length(keys: Keys) -> tuple[int | None, bool, int | None]:
         keys.fail(f"the factor of rope_scaling is {factor}; it must be from 1 to {_MAX_ROPE_FACTOR}")
     original = rope.optional("original_max_position_embeddings")
     stretched = max(length, int((original or length) * factor))
-    if family_name(keys.text("model_type") or "") in _STATES_STRETCHED:
+    if model_name(keys) in _STATES_STRETCHED:
         return length, True, stretched
     return stretched, True, None

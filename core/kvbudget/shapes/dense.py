@@ -13,9 +13,9 @@ _LLAMA = Family()
 def architecture_of(shape: ModelShape, *, dtype: DType = "BF16") -> Architecture:
     """The same model as groups of layers: every layer is attention over all tokens and a gated MLP.
 
-    >>> from kvbudget.shape import BUILT_IN
+    >>> from kvbudget.served import named
     >>> from kvbudget.weights import total_parameters
-    >>> total_parameters(architecture_of(BUILT_IN["meta-llama/Llama-3.1-8B"]))
+    >>> total_parameters(architecture_of(named("meta-llama/Llama-3.1-8B")))
     8030261248
     """
     layers = tuple(range(shape.layers))

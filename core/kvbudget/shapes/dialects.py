@@ -1,10 +1,10 @@
-"""Spellings of the same facts: nested text models, DBRX's sections, and the names that transformers 5 writes."""
+"""Spellings of the same facts: nested text models, DBRX's sections, LFM2's names, and what transformers 5 writes."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from kvbudget.shapes.families import family_name
-from kvbudget.shapes.keys import Keys, short
+from kvbudget.shapes.keys import MAX_LAYERS, Keys, short
 
 _TEXT: Final = ("text_config", "llm_config", "language_config")
 _SECTIONS: Final[dict[str, dict[str, str]]] = {
@@ -38,6 +38,7 @@ def flattened(config: Mapping[str, object], path: str) -> dict[str, object]:
     found.update(_compress_ratios(keys))
     found.update(_kimi(keys))
     found.update(_wide_layers(keys))
+    found.update(_lfm2(keys))
     for key in ("compress_rates", "per_layer_config", "linear_head_dim", "linear_num_heads"):
         found.pop(key, None)
     return found
@@ -90,3 +91,27 @@ def _wide_layers(keys: Keys) -> dict[str, object]:
     if named != full or not alike or not set(first) <= set(known):
         keys.fail("per_layer_config must name the full-attention layers and give all of them the same heads")
     return {known[str(k)]: v for k, v in first.items()}
+
+
+def _lfm2(keys: Keys) -> dict[str, object]:
+    """LFM2's own names; its MLP is two thirds as wide as its file says, rounded up."""
+    name = family_name(keys.text("model_type") or "")
+    if name not in ("lfm2", "lfm2_moe"):
+        return {}
+    found: dict[str, object] = {"first_k_dense_replace": keys.config.get("num_dense_layers")}
+    if keys.config.get("tie_word_embeddings") is None:
+        found["tie_word_embeddings"] = keys.config.get("tie_embedding")
+    if not keys.has("layer_types") and keys.has("full_attn_idxs"):
+        full = set(keys.counts("full_attn_idxs", None, most=MAX_LAYERS) or ())
+        layers = keys.count("num_hidden_layers")
+        found["layer_types"] = ["full_attention" if i in full else "conv" for i in range(layers)]
+    width = keys.optional("block_ff_dim", "intermediate_size")
+    if name == "lfm2" and width is not None:
+        if keys.flag("block_auto_adjust_ff_dim", default=True):
+            scale, step = keys.number("block_ffn_dim_multiplier") or 1.0, keys.count("block_multiple_of", default=256)
+            width = -(-int(min(scale, _MAX_SCALE) * (2 * width // 3)) // step) * step
+        found["intermediate_size"] = width
+    return found
+
+
+_MAX_SCALE: Final = 64.0

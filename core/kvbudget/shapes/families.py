@@ -29,9 +29,17 @@ class Family:
     """The output projection has a bias."""
     tied: bool = False
     """Value of tie_word_embeddings where the file has none."""
-    window: Literal["all", "even", "pattern", "above_max_window_layers"] = "all"
+    window: Literal["all", "even", "pattern", "above_max_window_layers", "untold"] = "all"
     pattern: int = 6
-    """With ``window`` pattern: every so many layers one is full; with even: layers 0, 2, … slide."""
+    """With ``window`` pattern: every so many layers one is full; with even: layers 0, 2, … slide; with untold the
+    family is not known, and only a list can say."""
+    states: Literal["none", "listed", "parallel"] = "none"
+    """Layers with a state: by a list alone (without one the file is refused), or beside attention in every layer."""
+    linear: Literal["delta", "lightning"] = "delta"
+    shared_blocks: bool = False
+    """``hybrid`` layers have a shared attention block beside Mamba (Zamba2)."""
+    shared_projections: bool = False
+    """Layers that read an earlier layer's K and V have projections of their own in the checkpoint all the same."""
     mamba: Literal["mamba1", "mamba2"] = "mamba2"
     state_dtype_is_float32: bool = False
     """The recurrent state is FP32 where the file has no dtype for it."""
@@ -45,6 +53,8 @@ _QWEN3_5 = replace(_QWEN3_NEXT, state_dtype_is_float32=True)
 _GEMMA3 = Family(qk_norm="head", norms=4, tied=True, window="pattern", pattern=6)
 _DEEPSEEK = Family(router_bias=True)
 _GLM_MOE = Family(router_bias=True)
+_LFM2 = Family(qk_norm="head", tied=True, states="listed")
+_MINIMAX = Family(linear="lightning", states="listed")
 _NEMOTRON_H = Family(norms=1, gated_mlp=False, router_bias=True, state_dtype_is_float32=True)
 
 FAMILIES: Final[dict[str, Family]] = {
@@ -82,12 +92,16 @@ FAMILIES: Final[dict[str, Family]] = {
     "gemma": Family(tied=True),
     "gemma2": Family(norms=4, tied=True, window="even"),
     "gemma3": _GEMMA3,
+    "gemma3n": replace(_GEMMA3, pattern=5, shared_projections=True),
     "gemma4": _GEMMA3,
     "gpt_oss": Family(
         qkv_bias=True, o_bias=True, sinks="all", expert_bias=True, router_bias=True, window="even"
     ),
     "llama4": Family(),
     "mimo_v2_flash": Family(sinks="sliding", router_bias=True),
+    "minimax": _MINIMAX,
+    "minimax_text_01": _MINIMAX,
+    "minimax_m1": _MINIMAX,
     "minimax_m2": Family(qk_norm="all", router_bias=True),
     "minimax_m3": Family(qk_norm="head", router_bias=True),
     "step3p7": Family(qk_norm="head", output_gate="head", router_bias=True),
@@ -101,12 +115,25 @@ FAMILIES: Final[dict[str, Family]] = {
     "glm4_moe_lite": _GLM_MOE,
     "glm_moe_dsa": _GLM_MOE,
     "nemotron_h": _NEMOTRON_H,
-    "granitemoehybrid": Family(tied=True),
-    "jamba": Family(mamba="mamba1"),
-    "falcon_h1": Family(),
-    "bamba": Family(),
+    "granitemoehybrid": Family(tied=True, states="listed"),
+    "jamba": Family(mamba="mamba1", states="listed"),
+    "falcon_h1": Family(states="parallel"),
+    "bamba": Family(states="listed"),
+    "lfm2": _LFM2,
+    "lfm2_moe": replace(_LFM2, router_bias=True),
+    "zamba2": Family(norms=1, tied=True, states="listed", shared_blocks=True),
 }  # fmt: skip
 """By ``model_type``, without a trailing ``_text``."""
+
+UNKNOWN: Final = Family(window="untold", states="listed")
+"""What is taken of a model_type that is not known, or not given."""
+
+REFUSED: Final[dict[str, str]] = {
+    "longcat_flash": "each of its layers has two attentions",
+    "zamba": "its Mamba layers have a form of their own",
+    "recurrent_gemma": "its recurrent layers have a state of their own",
+}
+"""Model types that their keys do not describe, and why."""
 
 _ALIASES: Final[dict[str, str]] = {
     "deepseek_ref": "deepseek_v4",

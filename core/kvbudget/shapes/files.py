@@ -101,7 +101,7 @@ def _gguf_header(path: Path) -> gguf.Header:
         if path.stat().st_size == 0:
             raise WeightsError(str(path), "is empty; download the file again")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return gguf.read_header(data, str(path))
+            return gguf.read_header(data, str(path), whole=True)
 
 
 def checkpoint_in(folder: Path, *, mistral: bool = False) -> safetensors.Checkpoint | None:

@@ -1,6 +1,8 @@
 """The header of a .gguf file: the model's facts, and the exact bytes of its tensors without reading one.
 
-Format: github.com/ggml-org/ggml, docs/gguf.md. Versions 2 and 3, little endian.
+Format: github.com/ggml-org/ggml, docs/gguf.md. Versions 2 and 3, little endian. A header is bounded before it is walked
+over: by the counts it states, by the length of each text, and by all that is walked over together; published files have
+some 50 keys, 2,000 tensors and 600,000 texts (a tokenizer's).
 """
 
 import struct
@@ -12,13 +14,21 @@ from typing import Final
 from kvbudget.errors import ShapeError, WeightsError
 from kvbudget.layers import Architecture, uniform
 from kvbudget.shapes.config import from_config
-from kvbudget.shapes.ggufkeys import config_of
+from kvbudget.shapes.ggufkeys import config_of, untranslated
 from kvbudget.weights import count
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-_MAX_ITEMS: Final = 2**24
-_MAX_TEXT_BYTES: Final = 2**26
+_MAX_KEYS: Final = 2**12
+_MAX_TENSORS: Final = 2**16
+_MAX_ENTRIES: Final = 2**28
+"""Of one array of numbers, which is skipped in one step."""
+_MAX_STEPS: Final = 2**21
+"""Keys, tensors and array entries that are walked over one by one, together."""
+_MAX_TEXT_BYTES: Final = 2**25
+_MAX_NAME_BYTES: Final = 2**12
+_MAX_HEADER_BYTES: Final = 2**28
+_LENGTH: Final = struct.Struct("<Q")
 _SCALARS: Final[dict[int, str]] = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
@@ -55,12 +65,15 @@ class _Reader:
         self.data = data
         self.at = 0
         self.path = path
+        self.steps = 0
 
     def fail(self, reason: str) -> WeightsError:
         return WeightsError(self.path, f"{reason}; download the file again")
 
     def skip(self, size: int) -> int:
         """Where the next ``size`` bytes begin."""
+        if self.at + size > _MAX_HEADER_BYTES:
+            raise self.fail(f"has a header of more than {_MAX_HEADER_BYTES} bytes")
         if self.at + size > len(self.data):
             raise self.fail(f"ends after {len(self.data)} bytes, within its header")
         begin = self.at
@@ -78,23 +91,39 @@ class _Reader:
     def whole(self, form: str = "<Q") -> int:
         return int(self.number(form))
 
-    def text(self) -> str:
+    def text(self, most: int = _MAX_TEXT_BYTES) -> str:
         length = self.whole()
-        if length > _MAX_TEXT_BYTES:
-            raise self.fail(f"has a text of {length} bytes in its header")
+        if length > most:
+            raise self.fail(f"has a text of {length} bytes in its header, where {most} are the most")
         return self.take(length).decode("utf-8", "replace")
 
-    def items(self, what: str) -> int:
+    def skip_texts(self, number: int) -> None:
+        """Passes over so many texts; a tokenizer has some 600,000."""
+        for _ in self.walk(number):
+            at = self.skip(_LENGTH.size)
+            length = _LENGTH.unpack_from(self.data, at)[0]
+            if length > _MAX_TEXT_BYTES:
+                raise self.fail(f"has a text of {length} bytes in its header, where {_MAX_TEXT_BYTES} are the most")
+            self.skip(length)
+
+    def items(self, what: str, most: int) -> int:
         number = self.whole()
-        if number > _MAX_ITEMS:
-            raise self.fail(f"says that it has {number} {what}")
+        if number > most:
+            raise self.fail(f"says that it has {number} {what}, where {most} are the most")
         return number
+
+    def walk(self, number: int) -> range:
+        """``number`` steps. Raises WeightsError where they are more than a header can need."""
+        self.steps += number
+        if self.steps > _MAX_STEPS:
+            raise self.fail(f"has more than {_MAX_STEPS} entries in its header")
+        return range(number)
 
     def value(self, kind: int, *, depth: int = 0) -> object:
         if kind == _TEXT:
             return self.text()
         if kind == _ARRAY and depth < 2:
-            inner, length = self.whole("<I"), self.items("entries of an array")
+            inner, length = self.whole("<I"), self.items("entries of an array", _MAX_ENTRIES)
             return self._array(inner, length, depth)
         if kind not in _SCALARS:
             raise self.fail(f"has a value of the unknown type {kind} in its header")
@@ -109,10 +138,9 @@ class _Reader:
                 return length
             return [v[0] for v in struct.iter_unpack(form, self.take(size))]
         if inner == _TEXT:
-            for _ in range(length):
-                self.skip(min(self.whole(), _MAX_TEXT_BYTES))
+            self.skip_texts(length)
             return length
-        for _ in range(length):
+        for _ in self.walk(length):
             self.value(inner, depth=depth + 1)
         return length
 
@@ -120,28 +148,33 @@ class _Reader:
 _SHORT_ARRAY: Final = 4096
 
 
-def read_header(data: bytes | mmap, path: str = "model.gguf") -> Header:
-    """Reads the header at the start of ``data``, which may be the whole file or any part that holds the header.
+def read_header(data: bytes | mmap, path: str = "model.gguf", *, whole: bool = False) -> Header:
+    """Reads the header at the start of ``data``: any part of the file that holds it, or the ``whole`` file, which must
+    then be long enough for its tensors.
 
-    Raises WeightsError for another format, a version that is not known, or data that end too soon."""
+    Raises WeightsError for another format, a version that is not known, counts and lengths that no header has, or data
+    that end too soon."""
     reader = _Reader(data, path)
     if reader.take(4) != _MAGIC:
         raise reader.fail("is no GGUF file")
     version = reader.whole("<I")
     if version not in _VERSIONS:
         raise WeightsError(path, f"is GGUF of version {version}; versions 2 and 3 in little endian can be read")
-    tensors, pairs = reader.items("tensors"), reader.items("keys")
+    tensors, pairs = reader.items("tensors", _MAX_TENSORS), reader.items("keys", _MAX_KEYS)
     values: dict[str, object] = {}
-    for _ in range(pairs):
-        key = reader.text()
+    for _ in reader.walk(pairs):
+        key = reader.text(_MAX_NAME_BYTES)
         values[key] = reader.value(reader.whole("<I"))
     elements = total = 0
     by_type: dict[str, int] = {}
-    for _ in range(tensors):
-        name = reader.text()
+    for _ in reader.walk(tensors):
+        name = reader.text(_MAX_NAME_BYTES)
         number, size, kind = _tensor(reader, name)
         elements, total = elements + number, total + size
         by_type[kind] = by_type.get(kind, 0) + size
+    if whole and reader.at + total > len(data):
+        missing = reader.at + total - len(data)
+        raise reader.fail(f"has {len(data)} bytes, at least {missing} fewer than its header says")
     main = max(by_type, key=lambda kind: by_type[kind], default="none")
     return Header(values, tensors, elements, total, main)
 
@@ -170,7 +203,7 @@ def from_header(header: Header, path: str = "model.gguf", *, name: str | None = 
     parts = parts_of(header)
     if parts > 1:
         raise ShapeError(path, f"is one of {parts} files; give the first of them, with the others beside it")
-    shape = from_config(config_of(header.values, path), path, name=name)
+    shape = from_config({**config_of(header.values, path), **untranslated(header.values)}, path, name=name)
     counted = count(shape).total
     if not header.elements:
         raise ShapeError(path, "holds no tensors (a vocabulary?); give the file with the weights")

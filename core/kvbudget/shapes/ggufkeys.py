@@ -14,7 +14,7 @@ _MODEL_TYPES: Final[dict[str, str]] = {
     "mistral3": "mistral", "command-r": "cohere", "cohere2": "cohere2", "deepseek2": "deepseek_v3",
     "gpt-oss": "gpt_oss", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "glm4moe": "glm4_moe",
     "minimax-m2": "minimax_m2", "nemotron_h": "nemotron_h", "granitehybrid": "granitemoehybrid", "jamba": "jamba",
-    "falcon-h1": "falcon_h1",
+    "falcon-h1": "falcon_h1", "lfm2": "lfm2", "lfm2moe": "lfm2_moe",
 }  # fmt: skip
 _PLAIN: Final[dict[str, str]] = {
     "block_count": "num_hidden_layers",
@@ -35,6 +35,7 @@ _PLAIN: Final[dict[str, str]] = {
     "attention.kv_lora_rank": "kv_lora_rank",
     "full_attention_interval": "full_attention_interval",
     "nextn_predict_layers": "num_nextn_predict_layers",
+    "shortconv.l_cache": "conv_L_cache",
     "interleave_moe_layer_step": "interleave_moe_layer_step",
 }
 _RECURRENT: Final[dict[str, str]] = {
@@ -42,6 +43,7 @@ _RECURRENT: Final[dict[str, str]] = {
     "qwen35": "linear_attention",
     "qwen35moe": "linear_attention",
 }
+_CONVOLUTIONS: Final = ("lfm2", "lfm2moe")
 
 
 def config_of(values: Mapping[str, object], path: str) -> dict[str, object]:
@@ -69,6 +71,18 @@ def config_of(values: Mapping[str, object], path: str) -> dict[str, object]:
     return config
 
 
+def untranslated(values: Mapping[str, object]) -> dict[str, object]:
+    """The architecture's own keys that :func:`config_of` does not rename, as they stand; ``known.csv`` has their class.
+
+    >>> untranslated({"general.architecture": "llama", "llama.block_count": 2, "llama.rope.freq_base": 1e4})
+    {'llama.rope.freq_base': 10000.0}
+    """
+    prefix = f"{values.get('general.architecture')}."
+    return {
+        key: value for key, value in values.items() if key.startswith(prefix) and key.removeprefix(prefix) not in _PLAIN
+    }
+
+
 def _vocabulary(values: Mapping[str, object], config: dict[str, object]) -> None:
     """Tokens are the tokenizer's; long arrays are kept as their length."""
     tokens = values.get("tokenizer.ggml.tokens")
@@ -94,8 +108,7 @@ def _heads(own: Mapping[str, object], config: dict[str, object], keys: Keys, lay
     if isinstance(heads, list):
         config["num_attention_heads"] = max(heads, default=0)
     if not isinstance(value, list):
-        if value is not None:
-            config["num_key_value_heads"] = value
+        config["num_key_value_heads"] = config.get("num_attention_heads") if value is None else value
         return []
     if len(value) != layers:
         keys.fail(f"attention.head_count_kv has {len(value)} entries for {layers} layers")
@@ -139,7 +152,11 @@ def _latent(own: Mapping[str, object], config: dict[str, object], keys: Keys) ->
 
 
 def _states(name: str, own: Mapping[str, object], config: dict[str, object], keys: Keys, kv_heads: list[int]) -> None:
-    """State-space layers: those without KV heads."""
+    """State-space and convolution layers: those without KV heads."""
+    if name in _CONVOLUTIONS:
+        config["layer_types"] = ["full_attention" if heads else "conv" for heads in kv_heads]
+        config["block_auto_adjust_ff_dim"] = False  # feed_forward_length is what the MLP has
+        return
     inner = own.get("ssm.inner_size")
     if inner is None:
         return

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvbudget.layers import AttentionCache, DType, Elements, SharedCache
-from kvbudget.shapes import mixers, mlps
+from kvbudget.shapes import hybrids, mixers, mlps
 from kvbudget.shapes.families import Family
-from kvbudget.shapes.keys import MAX_LENGTH, Keys, short
+from kvbudget.shapes.keys import MAX_LENGTH, MAX_WIDTH, Keys, short
 from kvbudget.shapes.mixers import Mamba2, Mixer
 from kvbudget.shapes.mlps import Mlp
 from kvbudget.shapes.stack import Kind, layer_kinds
@@ -32,10 +32,15 @@ class Plan:
 
     @property
     def layer_extra(self) -> int:
-        """Elements of a layer beside mixer, MLP and norms: the stream mixers of DeepSeek-V4."""
+        """Elements of a layer beside mixer, MLP and norms: the stream mixers of DeepSeek-V4, and those of Gemma 3n
+        (AltUp) with its low-rank residual (Laurel)."""
         streams = self.keys.count("hc_mult", default=0, least=0)
         rows = (2 + streams) * streams
-        return 2 * (rows * streams * self.hidden + rows + 3) if streams else 0
+        mixing = 2 * (rows * streams * self.hidden + rows + 3) if streams else 0
+        altup, rank = (self.keys.count(key, default=0, least=0) for key in ("altup_num_inputs", "laurel_rank"))
+        if altup:
+            mixing += altup**2 + altup**3 + (altup + 2) * self.hidden
+        return mixing + ((2 * rank + 1) * self.hidden if rank else 0)
 
 
 def layer_mixers(plan: Plan) -> list[tuple[Mixer, ...]]:
@@ -46,8 +51,9 @@ def layer_mixers(plan: Plan) -> list[tuple[Mixer, ...]]:
     kinds = layer_kinds(keys, plan.layers, plan.family)
     made: dict[tuple[Kind, int], tuple[Mixer, ...]] = {}
     found = []
+    owners = hybrids.owners(keys, [i for i, kind in enumerate(kinds) if kind == "hybrid"])
     for index, kind in enumerate(kinds):
-        variant = _variant(plan, kind, index)
+        variant = int(index in owners) if kind == "hybrid" else _variant(plan, kind, index)
         if (kind, variant) not in made:
             made[kind, variant] = _mixers(plan, kind, variant)
         found.append(made[kind, variant])
@@ -73,6 +79,13 @@ def _has_indexer(plan: Plan, index: int) -> bool:
     types = plan.keys.words("indexer_types", plan.layers)
     if types is not None:
         return types[index] == "full"
+    pattern = plan.keys.text("index_topk_pattern")
+    if pattern:
+        if len(pattern) < plan.layers or set(pattern.upper()) - {"F", "S"}:
+            plan.keys.fail(
+                f"index_topk_pattern is {short(pattern)}; it must have F or S for each of {plan.layers} layers"
+            )
+        return pattern[index].upper() == "F"
     every = plan.keys.count("index_topk_freq", default=1)
     first = plan.keys.count("index_skip_topk_offset", default=3, least=0)
     return max(index - first + 1, 0) % every == 0
@@ -93,6 +106,8 @@ def _mixers(plan: Plan, kind: Kind, variant: int) -> tuple[Mixer, ...]:
             return (mixers.latent(keys, hidden, heads, indexed=indexed, output_gate=gate),)
         case "compressed":
             return (mixers.compressed(keys, hidden, heads, variant),)
+        case "linear" if plan.family.linear == "lightning":
+            return (hybrids.lightning(hidden, heads, plan.head_dim, plan.dtype),)
         case "linear":
             nested = keys.child("linear_attn_config")
             if nested is not None:
@@ -100,8 +115,14 @@ def _mixers(plan: Plan, kind: Kind, variant: int) -> tuple[Mixer, ...]:
             return (mixers.gated_delta(keys, hidden, plan.dtype, _state_dtype(plan)),)
         case "mamba":
             return (_mamba(plan),)
+        case "conv":
+            return (hybrids.short_conv(keys, hidden, plan.dtype),)
         case "parallel":
             return (_attention(plan), _mamba(plan))
+        case "hybrid":
+            cache = AttentionCache(kv_heads=plan.kv_heads, head_dim=plan.head_dim, v_head_dim=plan.head_dim)
+            shared = hybrids.shared_attention(keys, hidden, heads, cache, owner=bool(variant))
+            return (shared, _mamba(plan))
         case "mlp" | "moe":
             return (mixers.NOTHING,)
 
@@ -151,13 +172,13 @@ def _mamba(plan: Plan) -> Mixer:
     keys, state = plan.keys, _state_dtype(plan)
     if plan.family.mamba == "mamba1":
         return mixers.mamba1(keys, plan.hidden, plan.dtype, state)
-    heads = keys.count("mamba_num_heads", "mamba_n_heads")
+    heads = keys.count("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
     inner = keys.optional("mamba_d_ssm") or plan.hidden * keys.count("mamba_expand", "expand", default=2)
     sizes = Mamba2(
         heads=heads,
-        head_dim=keys.count("mamba_head_dim", "mamba_d_head", default=max(1, inner // heads)),
+        head_dim=keys.count("mamba_head_dim", "mamba_d_head", "mamba_headdim", default=max(1, inner // heads)),
         state=keys.count("ssm_state_size", "mamba_d_state"),
-        groups=keys.count("mamba_n_groups", "n_groups", default=1),
+        groups=keys.count("mamba_n_groups", "mamba_ngroups", "n_groups", default=1),
         kernel=keys.count("conv_kernel", "mamba_d_conv", default=4, least=2),
     )
     gated = keys.flag("mamba_rms_norm", default=plan.name != "falcon_h1")
@@ -166,11 +187,16 @@ def _mamba(plan: Plan) -> Mixer:
 
 def _state_dtype(plan: Plan) -> DType:
     value = plan.keys.text("mamba_ssm_cache_dtype") or plan.keys.text("mamba_ssm_dtype")
+    if value is None and plan.family.window == "untold" and _STATE_NOTE not in plan.notes:
+        plan.notes.append(_STATE_NOTE)
     if value is None or value == "auto":
         return "FP32" if plan.family.state_dtype_is_float32 else plan.dtype
     if value not in _STATE_DTYPES:
         plan.keys.fail(f"mamba_ssm_dtype is {short(value)}; known: {', '.join(_STATE_DTYPES)}")
     return _STATE_DTYPES[value]
+
+
+_STATE_NOTE: Final = "the precision of the state is not known; the model's own is taken, FP32 would be twice that"
 
 
 def _with_shared(plan: Plan, found: list[tuple[Mixer, ...]]) -> list[tuple[Mixer, ...]]:
@@ -187,7 +213,9 @@ def _with_shared(plan: Plan, found: list[tuple[Mixer, ...]]) -> list[tuple[Mixer
         cache = layer[0].cache
         if not isinstance(cache, AttentionCache) or cache not in own:
             plan.keys.fail(f"layer {index} shares K and V, but no layer before it keeps the same")
-        elements = mixers.shared(plan.hidden, layer[0].query_heads, cache, plan.family)
+        own_weights = plan.family.shared_projections
+        heads = layer[0].query_heads
+        elements = layer[0].elements if own_weights else mixers.shared(plan.hidden, heads, cache, plan.family)
         result.append((Mixer(SharedCache(like=cache), elements, layer[0].query_heads),))
     return result
 
@@ -206,10 +234,15 @@ def layer_mlps(plan: Plan) -> list[Mlp]:
         if "moe" in kinds:
             made["moe"] = mlps.mixture(keys, hidden, plan.family)
         return [made.get(kind, mlps.NONE) for kind in kinds]
+    if plan.family.shared_blocks:
+        owners = hybrids.owners(keys, [i for i, kind in enumerate(kinds) if kind == "hybrid"])
+        both = {owner: hybrids.shared_mlp(keys, hidden, owner=owner) for owner in (True, False)}
+        return [both[i in owners] if kind == "hybrid" else mlps.NONE for i, kind in enumerate(kinds)]
     marks = mlps.expert_layers(keys, plan.layers)
-    dense = mlps.NONE if all(marks) else mlps.dense(hidden, _dense_width(plan, any(marks)), plan.family)
+    widths = () if all(marks) else _dense_widths(plan, any(marks))
+    dense = {width: mlps.dense(hidden, width, plan.family) for width in set(widths)}
     expert = _expert_mlp(plan) if any(marks) else mlps.NONE
-    result = [expert if mark else dense for mark in marks]
+    result = [expert if mark else dense[widths[i]] for i, mark in enumerate(marks)]
     if keys.flag("use_double_wide_mlp"):
         first = plan.layers - keys.count("num_kv_shared_layers", default=0, least=0)
         wide = mlps.dense(hidden, 2 * _dense_width(plan, any(marks)), plan.family)
@@ -219,6 +252,13 @@ def layer_mlps(plan: Plan) -> list[Mlp]:
         gate = Elements(split=0, whole=2 * hidden * per_layer, kept=hidden)
         result = [replace(mlp, elements=mlp.elements + gate) for mlp in result]
     return result
+
+
+def _dense_widths(plan: Plan, beside_experts: bool) -> tuple[int, ...]:
+    """Width of the dense MLP of each layer; Gemma 3n lists them."""
+    if isinstance(plan.keys.config.get("intermediate_size"), list):
+        return plan.keys.counts("intermediate_size", plan.layers, least=1, most=MAX_WIDTH) or ()
+    return (_dense_width(plan, beside_experts),) * plan.layers
 
 
 def _dense_width(plan: Plan, beside_experts: bool) -> int:

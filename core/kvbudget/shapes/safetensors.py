@@ -11,8 +11,8 @@ from typing import Final, TypeGuard
 from kvbudget.errors import WeightsError
 
 LENGTH_BYTES: Final = 8
-MAX_HEADER_BYTES: Final = 100 * 10**6
-"""What the format allows."""
+MAX_HEADER_BYTES: Final = 32 * 2**20
+"""Some 200,000 tensors. The format allows 100 MB; the largest published header is below 10 MB."""
 _BITS: Final[dict[str, int]] = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
     "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -75,11 +75,23 @@ def tensors_of(header: bytes, path: str, *, file_bytes: int | None = None) -> di
     if not isinstance(parsed, dict):
         raise WeightsError(path, f"has a header that is no object; {_ADVICE}")
     found = {name: _tensor(name, entry, path) for name, entry in parsed.items() if name != "__metadata__"}
-    end = max((tensor.end for tensor in found.values()), default=0)
+    end = _end(found, path)
     if file_bytes is not None and file_bytes != LENGTH_BYTES + len(header) + end:
         missing = LENGTH_BYTES + len(header) + end - file_bytes
         raise WeightsError(path, f"has {file_bytes} bytes, {missing} fewer than its header says; {_ADVICE}")
     return found
+
+
+def _end(tensors: Mapping[str, Tensor], path: str) -> int:
+    """Where the last tensor ends. Raises WeightsError where two have bytes in common."""
+    end, before = 0, ""
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin < end and tensor.begin < tensor.end:
+            reason = f"has a header in which tensors {before[:100]} and {name[:100]} lie over each other"
+            raise WeightsError(path, f"{reason}; {_ADVICE}")
+        if tensor.end > end:
+            end, before = tensor.end, name
+    return end
 
 
 def _tensor(name: str, entry: object, path: str) -> Tensor:

@@ -5,14 +5,17 @@ the words of :data:`Kind`.
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 from kvbudget.shapes.families import Family
 from kvbudget.shapes.keys import Keys, short
 
-Kind = Literal["full", "sliding", "chunked", "mla", "compressed", "linear", "mamba", "parallel", "mlp", "moe"]
-"""``linear``: Gated DeltaNet or Kimi Delta Attention. ``parallel``: attention beside Mamba in one layer. ``mlp`` and
-``moe``: a layer of its own without a mixer (Nemotron-H)."""
+Kind = Literal[
+    "full", "sliding", "chunked", "mla", "compressed", "linear", "conv", "mamba", "parallel", "hybrid", "mlp", "moe"
+]
+"""``linear``: Gated DeltaNet, Kimi Delta or lightning attention. ``conv``: a short convolution. ``parallel``: attention
+beside Mamba in one layer; ``hybrid``: the same with a shared block (Zamba2). ``mlp`` and ``moe``: a layer of its own
+without a mixer (Nemotron-H)."""
 
 _WORDS: Final[dict[str, Kind]] = {
     "full_attention": "full",
@@ -26,10 +29,24 @@ _WORDS: Final[dict[str, Kind]] = {
     "mla": "mla",
     "mamba": "mamba",
     "mamba2": "mamba",
+    "conv": "conv",
+    "hybrid": "hybrid",
     "mlp": "mlp",
     "moe": "moe",
 }
 _LETTERS: Final[dict[str, Kind]] = {"M": "mamba", "*": "full", "-": "mlp", "E": "moe"}
+
+
+_TYPE_LISTS: Final = ("attn_type_list", "decoder_attention_types")
+_STATE_KEYS: Final = (
+    "mamba_d_ssm",
+    "mamba_d_state",
+    "ssm_state_size",
+    "state_size",
+    "conv_L_cache",
+    "linear_num_key_heads",
+)
+"""Keys of layers with a state: in a model that has them, not every layer is attention."""
 
 
 def _chosen(marks: Iterable[bool], yes: Kind, no: Kind) -> tuple[Kind, ...]:
@@ -60,19 +77,25 @@ def layer_kinds(keys: Keys, layers: int, family: Family) -> tuple[Kind, ...]:
     if pattern is not None:
         return _lettered(keys, pattern, layers)
     if keys.has("layers_block_type"):
-        return _worded(keys, "layers_block_type", layers)
+        return _worded(keys, "layers_block_type", layers, family)
     if keys.has("attn_layer_period"):
         period, offset = keys.count("attn_layer_period"), keys.count("attn_layer_offset", default=0, least=0)
         return _chosen((i % period == offset for i in range(layers)), "full", "mamba")
+    if keys.has("attn_layer_indices"):
+        full = set(keys.counts("attn_layer_indices", None, most=layers - 1) or ())
+        return _chosen((i in full for i in range(layers)), "full", "mamba")
     if keys.has("linear_attn_config"):
         return _kimi(keys, layers)
+    typed = _typed(keys, layers, family)
+    if typed:
+        return typed
     if keys.has("compress_ratios"):
         return _every("compressed", layers)
     if keys.has("hybrid_layer_pattern"):
         marks = keys.counts("hybrid_layer_pattern", layers, most=1) or ()
         return _chosen((mark == 1 for mark in marks), "sliding", "full")
     if keys.has("layer_types"):
-        kinds = _worded(keys, "layer_types", layers)
+        kinds = _worded(keys, "layer_types", layers, family)
         softmax: Kind = "mla" if keys.has("kv_lora_rank") else "full"
         return tuple(softmax if kind == "full" else kind for kind in kinds)
     if keys.has("kv_lora_rank"):
@@ -80,10 +103,12 @@ def layer_kinds(keys: Keys, layers: int, family: Family) -> tuple[Kind, ...]:
     if keys.has("full_attention_interval"):
         interval = keys.count("full_attention_interval")
         return _chosen(((i + 1) % interval == 0 for i in range(layers)), "full", "linear")
-    if keys.has("mamba_d_ssm") or (keys.has("mamba_n_heads", "mamba_d_state") and keys.has("num_attention_heads")):
+    if family.states == "parallel":
         return _every("parallel", layers)
+    if family.shared_blocks or family.linear == "lightning" or keys.has(*_STATE_KEYS):
+        keys.fail("no list says what each layer is, although some have a state; add layer_types")
     if keys.has("attention_chunk_size") and not keys.has("sliding_window"):
-        return _chunked(keys, layers)
+        return _chunked(keys, layers, family)
     return _windowed(keys, layers, family)
 
 
@@ -96,12 +121,21 @@ def _lettered(keys: Keys, pattern: str, layers: int) -> tuple[Kind, ...]:
     return tuple(_LETTERS[letter] for letter in pattern)
 
 
-def _worded(keys: Keys, key: str, layers: int) -> tuple[Kind, ...]:
+def _typed(keys: Keys, layers: int, family: Family) -> tuple[Kind, ...]:
+    """MiniMax's lists, in which 1 is attention and 0 a linear layer; empty where no layer is linear."""
+    key = next((key for key in _TYPE_LISTS if keys.config.get(key) is not None), None)
+    marks = () if key is None else keys.counts(key, layers, most=1) or ()
+    if 0 in marks and family.linear != "lightning":
+        keys.fail(f"{key} is {short(list(marks))}: what its linear layers keep is known of MiniMax's models only")
+    return _chosen((mark == 1 for mark in marks), "full", "linear") if 0 in marks else ()
+
+
+def _worded(keys: Keys, key: str, layers: int, family: Family) -> tuple[Kind, ...]:
     words = keys.words(key, layers) or ()
-    unknown = sorted({word for word in words if word not in _WORDS})
+    unknown = sorted({word for word in words if word not in _WORDS or (word == "hybrid" and not family.shared_blocks)})
     if unknown:
         keys.fail(f"{key} has {short(unknown[0])}, of which it is not known what it keeps; known: {', '.join(_WORDS)}")
-    states = keys.has("mamba_num_heads", "mamba_n_heads") and not keys.has("linear_num_key_heads")
+    states = keys.has("mamba_num_heads", "mamba_n_heads", "n_mamba_heads") and not keys.has("linear_num_key_heads")
     return tuple("mamba" if states and _WORDS[word] == "linear" else _WORDS[word] for word in words)
 
 
@@ -117,11 +151,13 @@ def _kimi(keys: Keys, layers: int) -> tuple[Kind, ...]:
     return _chosen((i + 1 in full for i in range(layers)), softmax, "linear")
 
 
-def _chunked(keys: Keys, layers: int) -> tuple[Kind, ...]:
+def _chunked(keys: Keys, layers: int, family: Family) -> tuple[Kind, ...]:
     """Llama 4: every fourth layer attends to everything and has no position encoding, the others to their chunk."""
     listed = keys.counts("no_rope_layers", layers, most=1) if keys.has("no_rope_layers") else None
     if listed is not None:
         return _chosen((uses_rope == 1 for uses_rope in listed), "chunked", "full")
+    if family.window == "untold" and not keys.has("no_rope_layer_interval"):
+        _untold(keys, "attention_chunk_size", "are cut into chunks")
     interval = keys.count("no_rope_layer_interval", default=4)
     return _chosen(((i + 1) % interval == 0 for i in range(layers)), "full", "chunked")
 
@@ -138,7 +174,17 @@ def _windowed(keys: Keys, layers: int, family: Family) -> tuple[Kind, ...]:
         return _chosen(((i + 1) % period == 0 for i in range(layers)), "full", "sliding")
     if family.window == "even":
         return _chosen((i % 2 == 0 for i in range(layers)), "sliding", "full")
-    if family.window == "above_max_window_layers":
+    if family.window == "untold" and not keys.has("max_window_layers"):
+        _untold(keys, "sliding_window", "slide")
+    if family.window in ("above_max_window_layers", "untold"):
         first = keys.count("max_window_layers", default=0, least=0)
         return _chosen((i >= first for i in range(layers)), "sliding", "full")
     return _every("sliding", layers)
+
+
+def _untold(keys: Keys, key: str, what: str) -> NoReturn:
+    name = short(keys.config.get("model_type"))
+    keys.fail(
+        f"{key} is {short(keys.config[key])}, but of model_type {name} it is not known which layers {what}; "
+        "add layer_types"
+    )

@@ -1,8 +1,9 @@
 """Models that are known by name, as the facts of their configuration files.
 
 ``models.jsonl`` has one model a line: ``model`` is its name, ``like`` names another line whose facts it shares, the
-rest are keys of config.json. ``layer_types`` may be a word of letters, one a layer: F full, S sliding, L linear, and
-``block_configs`` pairs: heads in a group and ffn_mult. The file is read at the first question, not at import.
+rest are keys of config.json. ``layer_types`` may be a word of letters, one a layer: F full, S sliding, L linear, C
+convolution, M Mamba, H hybrid; ``block_configs`` pairs of heads in a group and ffn_mult. The file is read at the first
+question, not at import.
 
 Facts are from the models' published configurations, as public repositories keep them; a ``remark`` says where they are
 not, and becomes an assumption of the shape.
@@ -14,12 +15,31 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-_LETTERS: Final[dict[str, str]] = {"F": "full_attention", "S": "sliding_attention", "L": "linear_attention"}
+_LETTERS: Final[dict[str, str]] = {
+    "F": "full_attention",
+    "S": "sliding_attention",
+    "L": "linear_attention",
+    "C": "conv",
+    "M": "mamba",
+    "H": "hybrid",
+}
 
 
 def known_names() -> tuple[str, ...]:
     """All names of the table, sorted."""
     return tuple(sorted(_table()))
+
+
+def matching(wanted: str) -> tuple[str, ...]:
+    """The names that a user may mean: the very name, else those that differ in case or in their organisation alone.
+
+    >>> matching("qwen3-8b"), matching("nobody/nothing")
+    (('Qwen/Qwen3-8B',), ())
+    """
+    if wanted in _table():
+        return (wanted,)
+    low = wanted.lower()
+    return tuple(name for name in known_names() if low in (name.lower(), name.rpartition("/")[2].lower()))
 
 
 def facts(name: str) -> dict[str, object] | None:
