@@ -18,7 +18,7 @@ test-fast: ## lint, unit tests, laws; a smoke test of API server and chart where
 soak: ## MINUTES=10 of random traffic, beside random laws and kills of the operator (about half an hour)
 	@bash scripts/soak.sh
 
-mutants: venv ## put 161 faults into the code, one at a time, and report those that no test finds (about half an hour)
+mutants: venv ## put 336 faults into the code, one at a time, and report those that no test finds (about half an hour)
 	@.venv/bin/python scripts/mutants.py
 
 lint: ## ruff, mypy, import-linter, yamllint, shellcheck, generated files

@@ -1,11 +1,13 @@
 """Applies the faults of tests/mutants/*.toml, one at a time in a copy, and runs the tests that must find each.
 
-Exits with 1 where a fault survives. ``--sample`` takes only the faults that are marked so.
+Exits with 1 where a fault survives. ``--sample`` takes the faults that are marked so, and of each kernel one: another
+every day, so that all of them have their turn.
 """
 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -23,11 +26,13 @@ COPIES = 2
 """How many faults are tried at once, each in a copy of its own."""
 TIMEOUT_SECONDS = 240
 _TESTS_PASSED, _TESTS_FAILED = 0, 1
+_CRASHED = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
+"""A kernel that writes where it may not can end the process of its tests: no less a failure."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """``old``, which occurs once in ``file``, becomes ``new``; one of ``tests`` (paths) must fail then."""
+    """``old``, which occurs once in ``file``, becomes ``new``; one of ``tests`` (paths, or path::test) must fail."""
 
     name: str
     file: str
@@ -42,6 +47,15 @@ def listed() -> list[Mutant]:
     files = sorted((ROOT / "tests" / "mutants").glob("*.toml"))
     tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files]
     return [Mutant(**{**each, "tests": tuple(each["tests"])}) for table in tables for each in table["mutant"]]
+
+
+def sample(mutants: Sequence[Mutant], day: int) -> list[Mutant]:
+    """The marked ones, and of each kernel (a name up to its colon) the one whose turn it is."""
+    kernels: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        if mutant.file.startswith("kernels/"):
+            kernels.setdefault(mutant.name.partition(":")[0], []).append(mutant)
+    return [each for each in mutants if each.sample] + [each[day % len(each)] for each in kernels.values()]
 
 
 def run_tests(copy: Path, tests: Iterable[str], *options: str) -> tuple[int | None, str]:
@@ -71,7 +85,7 @@ def attempt(mutant: Mutant, copy: Path, number: int) -> str:
     finally:
         path.write_text(whole, encoding="utf-8")
         os.utime(path, ns=(stamp, stamp))
-    if code in (_TESTS_FAILED, None):
+    if code in (_TESTS_FAILED, None, *_CRASHED):
         return "caught"
     return "SURVIVED" if code == _TESTS_PASSED else f"BROKEN: pytest ended with {code}\n{output[-1500:]}"
 
@@ -93,14 +107,14 @@ def prepare(folder: Path, tests: Sequence[str]) -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", action="store_true", help="only the faults marked sample = true")
+    parser.add_argument("--sample", action="store_true", help="the marked faults, and one of each kernel")
+    parser.add_argument("--day", type=int, default=datetime.now(UTC).toordinal(), help="whose turn it is in the sample")
     parser.add_argument("words", nargs="*", help="only the faults whose name has one of these words")
     options = parser.parse_args()
-    mutants = [
-        mutant
-        for mutant in listed()
-        if (mutant.sample or not options.sample) and (not options.words or any(w in mutant.name for w in options.words))
-    ]
+    mutants = [each for each in listed() if not options.words or any(word in each.name for word in options.words)]
+    if options.sample:
+        print(f"sample of day {options.day}")
+        mutants = sample(mutants, options.day)
     with tempfile.TemporaryDirectory(prefix="kvbudget-mutants-") as folder:
         free: SimpleQueue[Path] = SimpleQueue()
         for copy in prepare(Path(folder), sorted({test for mutant in mutants for test in mutant.tests})):

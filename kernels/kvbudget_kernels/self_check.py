@@ -18,6 +18,7 @@ ALLOWED = {"FP32": 1e-5, "FP16": 2e-3, "BF16": 1e-2, "FP8E4M3": 2e-3, "INT8": 2e
 """Relative L2 norm of the output's error: some times what the kernels reach, far below any wrong token."""
 
 Decode = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+Write = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,16 @@ def check_decode(
     device: torch.device,
     *,
     decode: Decode = paged_decode,
+    write: Write = kv_write,
 ) -> Check:
-    """Writes four sequences (one of them padding, one in pieces) with ``kv_write`` and attends with ``decode``.
-    ``dtype``: of queries, keys and values."""
+    """Writes four sequences (one of them padding, one in pieces) with ``write`` and attends with ``decode``; the
+    reference writes and reads pages of its own, so that a wrong write is noticed too. ``dtype``: of queries, keys and
+    values."""
     generator = torch.Generator().manual_seed(0)
     page = layout.page_tokens
     lengths = [1, 0, page, 3 * page + 5]
     used = [-(-n // page) for n in lengths]
-    cache = PagedKV.over(layout, allocate(layout, sum(used), device))
+    cache, expected = (PagedKV.over(layout, allocate(layout, sum(used), device)) for _ in range(2))
     order = torch.randperm(sum(used), generator=generator).tolist()
     table = torch.full((len(lengths), max(used)), -1, dtype=torch.int32)
     slots: list[int] = []
@@ -57,7 +60,9 @@ def check_decode(
     shape = (len(slots), layout.kv_heads, layout.head_dim)
     key, value = (torch.randn(shape, generator=generator).to(dtype).to(device) for _ in range(2))
     query = torch.randn(len(lengths), 1, attention_heads, layout.head_dim, generator=generator).to(dtype).to(device)
-    kv_write(cache, key, value, torch.tensor(slots, device=device), new_counters(device))
+    at = torch.tensor(slots, device=device)
+    write(cache, key, value, at, new_counters(device))
+    reference.kv_write(expected, key, value, at)
     table, seq_lens = table.to(device), torch.tensor(lengths, dtype=torch.int32, device=device)
     rules = ScoreRules(layout.head_dim**-0.5)
     tiles = pick(layout.precision, layout.head_dim, page, attention_heads // layout.kv_heads)
@@ -72,6 +77,6 @@ def check_decode(
     )
     plan(workspace, seq_lens)
     out, _ = decode(query, cache, table, seq_lens, rules, workspace)
-    want, _ = reference.paged_decode(query, cache, table, seq_lens, rules)
+    want, _ = reference.paged_decode(query, expected, table, seq_lens, rules)
     error = float((out.double() - want).norm() / want.norm())
     return Check(error, max(ALLOWED[layout.precision], ALLOWED["BF16"] if dtype == torch.bfloat16 else 0.0))

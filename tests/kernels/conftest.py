@@ -18,10 +18,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 import triton.experimental.gluon  # noqa: F401 (else the first launch imports it, without the variable)
 
 from kvbudget_kernels import device
-from support import fast_interpreter
+from support import bf16_canary, checked_memory, fast_interpreter  # noqa: F401 (the canary's kernel)
 
 for module in pkgutil.iter_modules(device.__path__):
     importlib.import_module(f"{device.__name__}.{module.name}")
 fast_interpreter.install()
+checked_memory.install()
 del os.environ["TRITON_INTERPRET"]
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import torch
 from kvbudget_kernels.reference import ScoreRules
 from kvbudget_kernels.storage import Layout
 from kvbudget_kernels.tune import Tiles, row_tile
-from support.kernel_cases import check_decode, make_case, make_query, poison_tokens
+from support.kernel_cases import check_decode, make_case, make_query, poison_tokens, with_table
 from support.pairwise import pairwise
 
 AXES: dict[str, tuple[object, ...]] = {
@@ -21,11 +21,14 @@ AXES: dict[str, tuple[object, ...]] = {
     "window": ("off", "1", "P", "P+1", "n", "n+1"),
     "split": ("one", "few", "many", "fixed"),
     "kv_heads": (1, 2, 8),
-    "form": ("plain", "interleaved", "split"),
+    "form": ("plain", "interleaved", "split", "far"),
     "softcap": (None, 30.0),
     "sinks": (False, True),
     "alibi": (False, True),
     "tile": ("page", "wide", "narrow"),
+    "table": ("exact", "wide", "strided"),
+    "query": ("float16", "float32"),
+    "spaced": (False, True),
 }
 CASES = pairwise(AXES)
 
@@ -33,7 +36,7 @@ CASES = pairwise(AXES)
 def test_every_pair_of_values_occurs() -> None:
     for a, b in combinations(AXES, 2):
         assert {(case[a], case[b]) for case in CASES} == set(product(AXES[a], AXES[b]))
-    assert 60 <= len(CASES) <= 160
+    assert 60 <= len(CASES) <= 90
 
 
 def _tile(case: dict[str, object], page: int) -> int:
@@ -86,8 +89,9 @@ def test_decode_matches_the_reference(case: dict[str, object]) -> None:
         sinks=sinks if case["sinks"] else None,
         alibi_slopes=torch.logspace(-3, -0.5, heads) if case["alibi"] else None,
     )
-    query = make_query(filled, heads, q_len, seed=seed, dtype=single)
+    query = make_query(filled, heads, q_len, seed=seed).to(getattr(torch, str(case["query"])))
     units = {"one": 1, "few": 3, "many": 40, "fixed": 3}[str(case["split"])]
     fixed = 2 if case["split"] == "fixed" else 0
     tiles = Tiles(tile, row_tile(q_len * group), warps=4, stages=3)
-    check_decode(filled, query, rules, tiles=tiles, units=units, fixed_tiles=fixed)
+    tabled = with_table(filled, str(case["table"]))
+    check_decode(tabled, query, rules, tiles=tiles, units=units, fixed_tiles=fixed, spaced=bool(case["spaced"]))

@@ -1,6 +1,7 @@
 """What is written is what the reference writes, bit by bit, and nothing beside it changes."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +9,10 @@ import torch
 from kvbudget_kernels import reference
 from kvbudget_kernels.errors import KernelInputError
 from kvbudget_kernels.kv_write import kv_write, new_counters
-from kvbudget_kernels.quantise import LARGEST
+from kvbudget_kernels.quantise import LARGEST, unpack_fp16
 from kvbudget_kernels.storage import PRECISIONS, Layout, PagedKV
 from support.kernel_cases import CPU, empty_cache, rel_l2
+from support.pairwise import pairwise
 
 
 def _clone(cache: PagedKV) -> PagedKV:
@@ -25,25 +27,36 @@ def _same_bits(a: PagedKV, b: PagedKV) -> bool:
     return all(torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8)) for x, y in pairs)
 
 
-def _rows(tokens: int, layout: Layout, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V as views of a fused qkv tensor, rows of very different size."""
+def _rows(
+    tokens: int, layout: Layout, seed: int = 0, dtype: torch.dtype = torch.float16
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V as views of a fused qkv tensor, rows of very different size, the first of zeros."""
     generator = torch.Generator().manual_seed(seed)
     fused = torch.randn(tokens, 2 * layout.kv_heads + 3, layout.head_dim, generator=generator)
     fused *= torch.logspace(-4, 2, tokens).view(-1, 1, 1)
-    fused = fused.half()
+    fused[0] = 0.0
+    fused = fused.to(dtype)
     return fused[:, 1 : 1 + layout.kv_heads], fused[:, 2 + layout.kv_heads : 2 + 2 * layout.kv_heads]
 
 
-@pytest.mark.parametrize("form", ["plain", "interleaved"])
-@pytest.mark.parametrize(
-    ("heads", "head_dim", "page"), [(1, 64, 16), (3, 80, 32), (2, 96, 16), (8, 128, 64), (2, 192, 128)]
-)
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_every_bit_is_the_reference_s(precision: str, heads: int, head_dim: int, page: int, form: str) -> None:
-    layout = Layout.of(precision, heads, head_dim, page)
+AXES: dict[str, tuple[object, ...]] = {
+    "precision": PRECISIONS,
+    "head_dim": (64, 80, 96, 128, 192, 256),
+    "page": (16, 32, 64, 128),
+    "kv_heads": (1, 2, 3, 8),
+    "form": ("plain", "interleaved", "split", "far"),
+    "dtype": (torch.float16, torch.float32, torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("case", pairwise(AXES), ids=lambda case: "-".join(str(value) for value in case.values()))
+def test_every_bit_is_the_reference_s(case: dict[str, Any]) -> None:
+    page = case["page"]
+    layout = Layout.of(case["precision"], case["kv_heads"], case["head_dim"], page)
+    form = "plain" if case["form"] == "split" and layout.v_transposed else case["form"]
     ours = empty_cache(layout, 4, form)
     want = _clone(ours)
-    key, value = _rows(13, layout)
+    key, value = _rows(13, layout, dtype=case["dtype"])
     slots = torch.tensor([3, page, -1, 4 * page - 1, 0, -1, 2 * page + 1, 9, 8, 7, 1, page + 5, -7])
     counters = new_counters(CPU)
     kv_write(ours, key, value, slots, counters)
@@ -52,9 +65,36 @@ def test_every_bit_is_the_reference_s(precision: str, heads: int, head_dim: int,
     assert counters.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(("head_dim", "form"), [(64, "far"), (80, "interleaved")])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_five_rows_of_two_heads(precision: str, head_dim: int, form: str) -> None:
+    """#1, #13. Pages gibibytes apart; 80 channels: neither a half nor the last group of 32 is full. The last page is a
+    page like any other."""
+    layout = Layout.of(precision, 2, head_dim, 16)
+    ours = empty_cache(layout, 3, form)
+    want = _clone(ours)
+    key, value = _rows(5, layout, dtype=torch.float32)
+    slots = torch.tensor([47, 0, 17, -1, 16])
+    kv_write(ours, key, value, slots, new_counters(CPU))
+    reference.kv_write(want, key, value, slots)
+    assert _same_bits(ours, want)
+
+
+@pytest.mark.parametrize(("precision", "step"), [("INT8", 127.0), ("INT4", 15.0)])
+def test_ties_go_to_the_even_code(precision: str, step: float) -> None:
+    """A row from 0 to as many steps as there are codes: the step is exactly 1."""
+    layout = Layout.of(precision, 1, 64, 16)
+    cache = empty_cache(layout, 1)
+    row = torch.zeros(1, 1, 64)
+    row[0, 0, :32] = torch.cat((torch.arange(30) % 14 + 0.5, torch.tensor([0.0, step])))
+    kv_write(cache, row, row, torch.tensor([0]), new_counters(CPU))
+    stored = reference.dequantise(cache, torch.tensor([0]))[0, :, 0, 0]
+    assert torch.equal(stored, row[0].round().expand(2, -1)), "torch rounds ties to even"
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_padding_rows_change_nothing(precision: str) -> None:
-    """Rows of a padded graph: slot −1, K and V NaN. Page 0 is as real as any."""
+    """#12. Rows of a padded graph: slot −1, K and V NaN. Page 0 is as real as any."""
     ours = empty_cache(Layout.of(precision, 2, 64, 16), 2)
     before = _clone(ours)
     nan = torch.full((5, 2, 64), math.nan)
@@ -66,7 +106,7 @@ def test_padding_rows_change_nothing(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_slot_behind_the_last_page_is_counted_and_not_written(precision: str) -> None:
-    """The cache is a view between guard pages."""
+    """#20. The cache is a view between guard pages."""
     layout = Layout.of(precision, 2, 64, 16)
     storage = torch.full((5, layout.page_bytes), 0x5A, dtype=torch.uint8)
     cache = PagedKV.over(layout, storage[1:4])
@@ -89,6 +129,9 @@ def test_what_is_not_finite_is_stored_as_something_that_is_and_counted(precision
     counters = new_counters(CPU)
     kv_write(ours, key, value, torch.tensor([5]), counters)
     assert counters.tolist() == [4, 0]
+    want = empty_cache(layout, 1)
+    reference.kv_write(want, key, value, torch.tensor([5]))
+    assert _same_bits(ours, want), "NaN is 0, an infinity the largest number"
     stored = reference.dequantise(ours, torch.tensor([0]))[0, :, 0, 5]
     assert bool(torch.isfinite(stored).all())
     assert float(stored[0, 1]) > 0
@@ -99,7 +142,7 @@ def test_what_is_not_finite_is_stored_as_something_that_is_and_counted(precision
 
 
 def test_every_e4m3_code_is_reached_and_rounding_is_torch_s() -> None:
-    """Ties, subnormals, the largest number, what is beyond it, and both zeros."""
+    """#11. Ties, subnormals, the largest number, what is beyond it, and both zeros."""
     layout = Layout.of("FP8E4M3", 1, 256, 128)
     codes = torch.arange(256, dtype=torch.uint8)
     exact = codes.view(torch.float8_e4m3fn).float()
@@ -118,7 +161,7 @@ def test_every_e4m3_code_is_reached_and_rounding_is_torch_s() -> None:
 
 @pytest.mark.parametrize("head_dim", [80, 96])
 def test_padded_lanes_do_not_widen_an_int4_range(head_dim: int) -> None:
-    """All channels near 100: a lane of zeros would make the step 30 times larger. A constant row has a range of 0."""
+    """#13. All channels near 100: a lane of zeros would make the step 30 times larger. A constant row: range 0."""
     layout = Layout.of("INT4", 1, head_dim, 16)
     cache = empty_cache(layout, 1)
     key = 100 + torch.rand(2, 1, head_dim, generator=torch.Generator().manual_seed(1))
@@ -127,6 +170,8 @@ def test_padded_lanes_do_not_widen_an_int4_range(head_dim: int) -> None:
     stored = reference.dequantise(cache, torch.tensor([0]))[0, 0, 0, :2]
     assert float((stored[0] - key[0, 0]).abs().max()) <= 1 / 15
     assert torch.equal(stored[1], key[1, 0])
+    assert cache.scales is not None
+    assert bool((unpack_fp16(cache.scales[0, 0, :2, ::2])[0] > 0).all()), "0 is no divisor"
 
 
 def test_the_same_rows_give_the_same_bits_twenty_times() -> None:

@@ -39,7 +39,33 @@ def test_merging_is_associative_and_commutative(seeds: tuple[int, int, int], spr
     assert _near(merge_states(a, b), reference.merge([a[0], b[0]], [a[1], b[1]]))
 
 
+@given(
+    count=st.integers(1, 5), head_dim=st.sampled_from([20, 64, 80, 256]), rows=st.integers(1, 40),
+    dtype=st.sampled_from([torch.float16, torch.float32]), sinks=st.booleans(), data=st.data(),
+)  # fmt: skip
+@share(0.15)
+def test_any_number_of_states_in_any_order_of_which_some_are_empty(
+    count: int, head_dim: int, rows: int, dtype: torch.dtype, sinks: bool, data: st.DataObject
+) -> None:
+    """#7. An empty one holds NaN; rows of one state may be empty in part."""
+    states = []
+    for seed in range(count + 1):
+        out, lse = _state(seed, rows=rows, head_dim=head_dim)
+        gone = torch.tensor(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
+        out[gone], lse[gone] = math.nan, -math.inf
+        states.append((out.to(dtype), lse))
+    sink = torch.tensor([0.5, -2.0]) if sinks else None
+    want = reference.merge([s[0].nan_to_num(0.0) for s in states], [s[1] for s in states], sink)
+    order = data.draw(st.permutations(states))
+    parts = torch.stack([s[0] for s in order[1:]]), torch.stack([s[1] for s in order[1:]])
+    got = merge_many(order[0], parts, sinks=sink)
+    exact = {torch.float16: 1e-3, torch.float32: 2e-6}[dtype]
+    torch.testing.assert_close(got[0].double(), want[0], rtol=exact, atol=exact)
+    torch.testing.assert_close(got[1].double(), want[1], rtol=0, atol=1e-5)
+
+
 def test_an_empty_state_changes_nothing_on_either_side() -> None:
+    """#7."""
     a = _state(1)
     for merged in (merge_states(a, _empty()), merge_states(_empty(), a)):
         assert torch.equal(merged[0], a[0])
@@ -67,6 +93,7 @@ def test_a_sink_takes_its_share_once_however_many_states_there_are(sink: float) 
 
 
 def test_lse_is_a_natural_logarithm() -> None:
+    """#8. Against torch.logsumexp."""
     generator = torch.Generator().manual_seed(3)
     scores, values = torch.randn(50, generator=generator) * 4, torch.randn(50, 20, generator=generator)
     halves = []

@@ -7,7 +7,7 @@ from kvbudget_kernels import reference
 from kvbudget_kernels.errors import KernelInputError
 from kvbudget_kernels.pages import dequant_pages, page_copy, page_gather, page_scatter
 from kvbudget_kernels.storage import PRECISIONS, Layout, PagedKV
-from support.kernel_cases import make_case
+from support.kernel_cases import far_pages, make_case
 
 
 def _storage(pages: int, page_bytes: int) -> torch.Tensor:
@@ -57,6 +57,34 @@ def test_pages_come_back_from_a_packed_buffer_to_other_places() -> None:
         assert torch.equal(layer, old)
 
 
+def test_pages_gibibytes_apart_move_to_where_they_should() -> None:
+    """#1. Copy, gather and scatter count in words of 4 bytes: 2³¹ of them are eight pages."""
+    storage = far_pages(11, 64, 1)
+    storage[10], storage[3] = 7, 5
+    page_copy(storage, [10], [9])
+    packed = torch.zeros(2, 64, dtype=torch.uint8)
+    page_gather(storage, [9, 3], packed)
+    page_scatter(packed, [0, 8], storage)
+    assert [set(storage[page].tolist()) for page in range(11)] == [{7}, {0}, {0}, {5}, *[{0}] * 4, {5}, {7}, {7}]
+
+
+def test_the_last_word_of_a_page_and_of_a_block_is_moved() -> None:
+    """Blocks of words that do not divide a page."""
+    storage = torch.arange(3 * 4 * 40_001, dtype=torch.int64).to(torch.uint8).view(3, -1).clone()
+    want = storage[0].clone()
+    page_copy(storage, [0], [2])
+    assert torch.equal(storage[2], want)
+
+
+def test_a_buffer_of_other_rows_is_refused() -> None:
+    storage = _storage(4, 64)[:, 0]
+    for packed in (torch.zeros(1, 64, dtype=torch.uint8), torch.zeros(2, 60, dtype=torch.uint8), torch.zeros(2, 64)):
+        with pytest.raises(KernelInputError, match="packed"):
+            page_gather(storage, [0, 1], packed)
+    with pytest.raises(KernelInputError, match="twice"):
+        page_scatter(torch.zeros(2, 64, dtype=torch.uint8), [1, 1], storage)
+
+
 def test_moving_nothing_changes_nothing() -> None:
     storage = _storage(3, 64)[:, 0]
     before = storage.clone()
@@ -79,7 +107,7 @@ def test_a_page_id_above_16_bits_is_that_page() -> None:
 @pytest.mark.parametrize("head_dim", [64, 80, 192])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_pages_read_as_the_reference_reads_them(precision: str, head_dim: int) -> None:
-    case = make_case(Layout.of(precision, 3, head_dim, 16), [40], form="interleaved")
+    case = make_case(Layout.of(precision, 3, head_dim, 16), [40], form="far" if head_dim == 64 else "interleaved")
     pages = case.table[0, :2].long()
     got = dequant_pages(case.cache, pages, torch.float32)
     assert torch.equal(got, reference.dequantise(case.cache, pages))

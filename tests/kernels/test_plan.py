@@ -55,6 +55,9 @@ def test_a_plan_covers_each_live_token_once_and_stays_within_its_capacity(
     workspace = _plan(SplitPolicy(tile, units, least, fixed), lengths, q_len=q_len, window=window)
     pieces = _pieces(workspace)
     assert len(pieces) <= workspace.cap
+    if not fixed:
+        tiles = sum(-(-n // tile) for n in lengths)
+        assert len(pieces) <= max(1, tiles // least) + len(lengths), "a range is shorter than it may be"
     indptr, unit = workspace.o_indptr.tolist(), workspace.unit_indptr.tolist()
     assert (unit[0], unit[-1]) == (0, len(pieces))
     assert unit == sorted(unit)
@@ -70,6 +73,12 @@ def test_a_plan_covers_each_live_token_once_and_stays_within_its_capacity(
         assert [row for *_, row in own] == (rows if own else [])
         if fixed:
             assert all(start // (fixed * tile) == (end - 1) // (fixed * tile) for _, start, end, _ in own)
+
+
+def test_a_short_last_piece_has_its_place() -> None:
+    """Three sequences of a whole piece and one token: nothing is to spare."""
+    workspace = _plan(SplitPolicy(16, 3, 1, fixed_tiles=2), [33, 33, 33])
+    assert _pieces(workspace) == [[b, *piece] for b in range(3) for piece in ((0, 32, 2 * b), (32, 33, 2 * b + 1))]
 
 
 def _lengths(kind: int) -> list[int]:
@@ -102,14 +111,14 @@ def test_no_program_has_much_more_work_than_the_mean(kind: int, kv_heads: int) -
 
 
 def test_pieces_depend_on_live_lengths_and_not_on_the_table_s_width() -> None:
-    """A plan for the same lengths in a workspace for far longer sequences is the same."""
+    """#25. A plan for the same lengths in a workspace for far longer sequences is the same."""
     policy = SplitPolicy(16, 7)
     narrow, wide = _plan(policy, [100, 30]), _plan(policy, [100, 30], max_batch=64)
     assert _pieces(narrow) == _pieces(wide)
 
 
 def test_entries_of_an_earlier_larger_plan_are_out_of_reach() -> None:
-    """A padded graph: planned for 8 sequences, replayed with 3 live ones and shrinking lengths."""
+    """#23. A padded graph: planned for 8 sequences, replayed with 3 live ones and shrinking lengths."""
     workspace = _plan(SplitPolicy(16, 5), [200] * 8)
     for longest in (180, 33, 1):
         lengths = torch.tensor([longest, 0, 17, 0, 5, 0, 0, 0], dtype=torch.int32)
@@ -119,11 +128,29 @@ def test_entries_of_an_earlier_larger_plan_are_out_of_reach() -> None:
         assert int(workspace.o_indptr[-1]) == int(workspace.n_work)
 
 
-def test_many_heads_and_sequences_need_one_grid_axis_only() -> None:
-    """70 000 sequence-heads: programs are counted on axis 0, which has no limit of 65 535."""
-    policy = SplitPolicy.balanced(tile_tokens=64, kv_heads=8, group=1, element_bytes=2, sms=8750)
-    assert policy.units * 8 == 35_000
-    assert policy.capacity(8750, 4096) == policy.units + 8750
+@pytest.mark.parametrize(
+    ("group", "element_bytes", "tile", "tiles"), [(1, 2, 64, 2), (8, 2, 64, 2), (16, 2, 64, 4), (8, 0.5, 32, 16)]
+)
+def test_a_range_is_long_enough_for_its_partial_results(
+    group: int, element_bytes: float, tile: int, tiles: int
+) -> None:
+    """max(128, 32·G/e) tokens: partial results then cost at most an eighth of the KV's traffic."""
+    policy = SplitPolicy.balanced(
+        tile_tokens=tile, kv_heads=8, group=group, element_bytes=element_bytes, sms=132, ctas_per_sm=4
+    )
+    assert (policy.units, policy.min_tiles, policy.fixed_tiles) == (66, tiles, 0)
+    invariant = SplitPolicy.batch_invariant(tile_tokens=tile, kv_heads=8, sms=132)
+    assert invariant.fixed_tiles * tile == 512
+
+
+def test_longer_sequences_than_the_workspace_is_for_write_nothing_outside_it() -> None:
+    """#24. The interpreter is made to refuse what leaves a tensor (tests/support/checked_memory.py)."""
+    workspace = Workspace.allocate(
+        SplitPolicy(16, 3, 1, fixed_tiles=1), max_batch=2, max_tokens=40, kv_heads=1, rows=1, head_dim=1, device=CPU
+    )
+    plan(workspace, torch.tensor([4000, 70], dtype=torch.int32))
+    assert int(workspace.n_work) == workspace.cap == 6
+    assert workspace.o_indptr.tolist() == [0, 6, 6]
 
 
 def test_long_sequences_do_not_overflow_a_product() -> None:

@@ -44,6 +44,7 @@ def test_no_two_elements_of_a_page_share_a_byte(precision: str) -> None:
 @pytest.mark.parametrize(
     ("precision", "heads", "head_dim", "page", "field"),
     [("NVFP4", 1, 64, 16, "precision"), ("FP16", 0, 64, 16, "kv_heads"), ("FP16", 1, 63, 16, "head_dim"),
+     ("FP16", 1, 68, 16, "head_dim"), ("FP16", 1, 8, 16, "head_dim"), ("FP16", 1, 264, 16, "head_dim"),
      ("FP16", 1, 512, 16, "head_dim"), ("FP16", 1, 64, 256, "page_tokens"), ("FP16", 1, 64, 24, "page_tokens")],
 )  # fmt: skip
 def test_what_no_kernel_handles_is_refused(precision: str, heads: int, head_dim: int, page: int, field: str) -> None:
@@ -78,3 +79,48 @@ def test_stored_values_are_as_close_as_their_bits_allow(precision: str) -> None:
     stored = dequantise(cache, torch.arange(4)).permute(1, 0, 3, 2, 4).reshape(2, 64, 2, 128)
     for got, want in zip(stored, (key, value), strict=True):
         assert float((got - want).norm() / want.norm()) <= 1.3 * RELATIVE_ERRORS[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_number_stands_where_the_table_of_the_layout_says(precision: str) -> None:
+    """Bytes of one page, looked up by hand: K [heads, tokens, channels], then V, whose 8- and 4-bit codes lie along
+    tokens, then a token's and head's scales. One number is 1 (or the largest code) among zeros."""
+    heads, head_dim, tokens, head, token, channel = 3, 64, 32, 2, 21, 37
+    layout = Layout.of(precision, heads, head_dim, tokens)
+    storage = allocate(layout, 1, CPU)
+    key = torch.zeros(1, heads, head_dim)
+    key[0, head, channel] = 1.0
+    kv_write(PagedKV.over(layout, storage), key, -key, torch.tensor([token]))
+    page = storage[0]
+    bits = {"FP32": 32, "FP16": 16, "BF16": 16, "FP8E4M3": 8, "INT8": 8, "INT4": 4}[precision]
+    row, column = (head_dim // 2, channel - head_dim // 2) if bits == 4 else (head_dim, channel)
+    row_bytes, size = head_dim * bits // 8, max(1, bits // 8)
+    k_at = ((head * tokens + token) * row + column) * size
+    v_at = heads * tokens * row_bytes
+    v_at += ((head * tokens + token) * row + column) * size if bits > 8 else (head * row + column) * tokens + token
+    one = {"FP32": 0x3F800000, "FP16": 0x3C00, "BF16": 0x3F80, "FP8E4M3": 0x38, "INT8": 127, "INT4": 15 << 4}
+    minus = {"FP32": 0xBF800000, "FP16": 0xBC00, "BF16": 0xBF80, "FP8E4M3": 0xB8, "INT8": 256 - 127, "INT4": 0}
+    assert int.from_bytes(bytes(page[k_at : k_at + size].tolist()), "little") == one[precision]
+    assert int.from_bytes(bytes(page[v_at : v_at + size].tolist()), "little") == minus[precision]
+    if bits <= 8 and precision != "FP8E4M3":
+        per_token = 1 if precision == "INT8" else 2 * head_dim // 32
+        words = page[2 * heads * tokens * row_bytes :].view(torch.int32)
+        word = words[(head * tokens + token) * per_token + (2 if precision == "INT4" else 0)]
+        low, high = (float(each) for each in word.view(1).view(torch.float16))
+        expected = (1 / 127, 1 / 127) if precision == "INT8" else (1 / 15, 0.0)
+        assert (low, high) == pytest.approx(expected, rel=1e-3)
+    assert layout.v_transposed == (bits <= 8)
+
+
+def test_elements_of_another_layout_are_refused_and_k_comes_first() -> None:
+    layout = Layout.of("FP16", 2, 64, 16)
+    kv = torch.zeros(3, 2, 2, 16, 64, dtype=torch.float16)
+    kv[:, 1] = 1.0
+    cache = PagedKV.of_elements(layout, kv)
+    assert not cache.key.any()
+    assert bool((cache.value == 1).all())
+    for wrong in (kv.float(), kv[..., :32], kv[:, :1]):
+        with pytest.raises(KernelInputError, match="is no cache of"):
+            PagedKV.of_elements(layout, wrong)
+    with pytest.raises(KernelInputError, match="storage"):
+        PagedKV.over(layout, allocate(layout, 4, CPU)[:, :-16])

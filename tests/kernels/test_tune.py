@@ -23,6 +23,11 @@ def test_every_choice_fits_its_pages(precision: str) -> None:
                 check_tiles(cache, tune.pick(precision, head_dim, page, rows))
 
 
+def test_wider_heads_take_fewer_keys() -> None:
+    """Registers hold a tile: 64 keys of up to 128 channels, 32 of more."""
+    assert [tune.pick("BF16", d, 64, 4).tile_tokens for d in (64, 128, 136, 256)] == [64, 64, 32, 32]
+
+
 def test_the_reasons_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     tune.main(["--explain", "BF16", "128", "64", "4"])
     assert capsys.readouterr().out.startswith("tile_tokens 64: 64 for head_dim 128\n")

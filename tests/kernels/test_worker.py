@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from kvbudget.errors import InputError
+from kvbudget_kernels.kv_write import kv_write
 from kvbudget_kernels.paged_decode import paged_decode
 from kvbudget_kernels.self_check import check_decode
-from kvbudget_kernels.storage import PRECISIONS, Layout
+from kvbudget_kernels.storage import PRECISIONS, Layout, PagedKV
 from kvbudget_worker.attention import AttentionBackend, PagedCache, TorchAttention, choose_backend
 from kvbudget_worker.attention.choose import triton_backend
 from kvbudget_worker.attention.triton_backend import TritonAttention
@@ -87,6 +88,33 @@ def test_the_check_at_start_passes_where_the_kernels_are_right(precision: str) -
     found = check_decode(Layout.of(precision, 2, 80, 16), 6, dtype, CPU)
     assert found.passed
     assert found.error > 0
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_check_at_start_notices_small_mistakes_of_decode_and_of_write(precision: str) -> None:
+    """Out by a twentieth, the longest sequence alone, and V stored as K, or a token's neighbour in its place."""
+    layout = Layout.of(precision, 2, 64, 16)
+    dtype = torch.float32 if precision in ("FP32", "BF16") else torch.float16
+
+    def louder(*args: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = paged_decode(*args, **named)
+        return out * 1.05, lse
+
+    def unmerged(*args: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = paged_decode(*args, **named)
+        out[3] = 0
+        return out, lse
+
+    def swapped(cache: PagedKV, key: torch.Tensor, value: torch.Tensor, *more: Any) -> None:
+        kv_write(cache, value, key, *more)
+
+    def late(cache: PagedKV, key: torch.Tensor, value: torch.Tensor, *more: Any) -> None:
+        kv_write(cache, key.roll(1, dims=0), value, *more)
+
+    for decode in (louder, unmerged):
+        assert not check_decode(layout, 4, dtype, CPU, decode=decode).passed
+    for write in (swapped, late):
+        assert not check_decode(layout, 4, dtype, CPU, write=write).passed
 
 
 @pytest.mark.parametrize("wrong", ["doubled", "nan", "shifted"])

@@ -1,7 +1,8 @@
 """Caches full of traps, and how close a kernel must come to the reference."""
 
+import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,6 +18,8 @@ REL_L2 = {"FP32": 2e-6, "FP16": 5e-4, "BF16": 4e-3, "FP8E4M3": 5e-4, "INT8": 5e-
 """Against the reference on the same stored codes. INT4 rounds scale · code and + zero to fp16 one after the other."""
 LSE = {"FP32": 1e-5, "FP16": 2e-3, "BF16": 2e-3, "FP8E4M3": 2e-3, "INT8": 2e-3, "INT4": 4e-3}
 NAN_HALVES = 0x7E007E00
+NO_SUCH_PAGE = 10**6
+_MAP_NORESERVE = 0x4000  # Linux; mmap has the name from Python 3.13 on
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,18 @@ def _like(x: torch.Tensor | None) -> torch.Tensor | None:
     return None if x is None else torch.empty_like(x)
 
 
+def far_pages(pages: int, page_bytes: int, element_bytes: int) -> torch.Tensor:
+    """Zeroed uint8 [pages, page_bytes], more than 2³⁰ elements from page to page: a stride fits in 32 bits, its product
+    with a page id from 2 on does not. Only what is touched takes memory."""
+    stride = 2**30 * element_bytes + 4096
+    memory = mmap.mmap(-1, pages * stride, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    return torch.frombuffer(memory, dtype=torch.uint8).as_strided((pages, page_bytes), (stride, 1))
+
+
 def empty_cache(layout: Layout, pages: int, form: str = "plain", seed: int = 0) -> PagedKV:
     """``form``: ``plain``; ``interleaved``, one of three layers whose pages alternate; ``split``, all K pages before
-    all V pages (elements only). Poisoned. FP8E4M3 has different scales for each head, and for K and V."""
+    all V pages (elements only); ``far``, see :func:`far_pages`. Poisoned. FP8E4M3 has different scales for each head,
+    and for K and V."""
     generator = torch.Generator().manual_seed(seed + 1)
     k_scale = v_scale = None
     if layout.precision == "FP8E4M3":
@@ -84,6 +96,9 @@ def empty_cache(layout: Layout, pages: int, form: str = "plain", seed: int = 0) 
         case "interleaved":
             storage = torch.zeros(pages, 3, layout.page_bytes, dtype=torch.uint8)
             cache = PagedKV.over(layout, storage[:, 1], k_scale, v_scale)
+        case "far":
+            storage = far_pages(pages, layout.page_bytes, layout.code_dtype.itemsize)
+            cache = PagedKV.over(layout, storage, k_scale, v_scale)
         case "split":
             kv = torch.zeros(2, pages, layout.kv_heads, layout.page_tokens, layout.head_dim, dtype=layout.code_dtype)
             cache = PagedKV.of_elements(layout, kv.transpose(0, 1))
@@ -126,6 +141,18 @@ def make_case(
     return Case(cache, table, torch.tensor(list(lengths), dtype=torch.int32), keys, values)
 
 
+def with_table(case: Case, kind: str) -> Case:
+    """``exact``: as it is; ``wide``: cells of −1 behind every row; ``strided``: a view of a wider table, and every cell
+    that no page is in names one that does not exist."""
+    if kind == "exact":
+        return case
+    nothing = -1 if kind == "wide" else NO_SUCH_PAGE
+    rows, width = case.table.shape
+    whole = torch.full((rows, width + 3), nothing, dtype=torch.int32)
+    whole[:, :width] = torch.where(case.table < 0, nothing, case.table)
+    return replace(case, table=whole if kind == "wide" else whole[:, :width])
+
+
 def make_query(
     case: Case, heads: int, q_len: int = 1, *, seed: int = 7, dtype: torch.dtype = torch.float16
 ) -> torch.Tensor:
@@ -166,13 +193,20 @@ def decode(
     tiles: Tiles | None = None,
     units: int = 3,
     fixed_tiles: int = 0,
+    spaced: bool = False,
+    into: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Plan, decode and merge; the outputs are NaN before."""
-    batch, q_len, heads, _ = query.shape
+    """Plan, decode and merge. ``into``: out and lse; else they are NaN before, and where they are ``spaced``, views of
+    larger tensors without a natural stride."""
+    batch, q_len, heads, head_dim = query.shape
     workspace = make_workspace(case, heads, q_len, tiles=tiles, units=units, fixed_tiles=fixed_tiles)
     plan(workspace, case.seq_lens, q_len=q_len, window_tokens=rules.window_tokens)
-    out = torch.full(query.shape, float("nan"), dtype=query.dtype)
-    lse = torch.full((batch, q_len, heads), float("nan"))
+    if into is None:
+        more = (1, 2, 16) if spaced else (0, 0, 0)
+        whole = torch.full((batch, q_len + more[0], heads + more[1], head_dim + more[2]), float("nan")).to(query.dtype)
+        lses = torch.full((batch, q_len + more[1], heads + 3 * more[0]), float("nan"))
+        into = whole[:, :q_len, :heads, :head_dim], lses[:, :q_len, :heads]
+    out, lse = into
     return paged_decode(query, case.cache, case.table, case.seq_lens, rules, workspace, tiles=tiles, out=out, lse=lse)
 
 
@@ -183,8 +217,9 @@ def rel_l2(got: torch.Tensor, want: torch.Tensor) -> float:
 def assert_close(
     got: tuple[torch.Tensor, torch.Tensor], want: tuple[torch.Tensor, torch.Tensor], precision: str
 ) -> None:
-    """Out by its relative L2 norm and its largest difference (8 times the root mean square that the norm allows), lse
-    by its largest difference. Nothing is NaN, and −inf is −inf."""
+    """Out by its relative L2 norm (of each sequence or token, the first dimension, twice as much is allowed: a short
+    one's large numbers must not hide a long one's error) and its largest difference (8 times the root mean square that
+    the norm allows), lse by its largest difference. Nothing is NaN, and −inf is −inf."""
     (out, lse), (want_out, want_lse) = got, want
     assert torch.isfinite(want_out).all(), "the reference reads what nobody sees"
     assert torch.isfinite(out).all(), "out is not finite"
@@ -192,11 +227,13 @@ def assert_close(
     bound = REL_L2[precision]
     if out.dtype == torch.float16:
         bound = max(bound, REL_L2["FP16"])
+    off, inner = (out.double() - want_out).abs(), tuple(range(1, out.ndim))
+    rms = want_out.pow(2).mean(inner, keepdim=True).sqrt()
+    each = float((off.pow(2).mean(inner, keepdim=True).sqrt() / rms.clamp(min=1e-30)).max())
     error = rel_l2(out, want_out)
-    assert error <= bound
-    row_rms = want_out.pow(2).mean(-1, keepdim=True).sqrt()
-    allowed = 8 * bound * row_rms.clamp(min=float(want_out.pow(2).mean().sqrt()))
-    assert bool(((out.double() - want_out).abs() <= allowed + 1e-30).all()), "one element is far off"
+    assert error <= bound, f"{error:.1e} is above {bound}"
+    assert each <= 2 * bound, f"{each:.1e} is above twice {bound}"
+    assert bool((off <= 8 * bound * rms.maximum(want_out.pow(2).mean(-1, keepdim=True).sqrt())).all()), "one element"
     live = torch.isfinite(want_lse)
     if live.any():
         assert float((lse.double() - want_lse)[live].abs().max()) <= LSE[precision]
@@ -210,9 +247,10 @@ def check_decode(
     tiles: Tiles | None = None,
     units: int = 3,
     fixed_tiles: int = 0,
+    spaced: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The kernel's result, compared with the reference on the same pages."""
-    got = decode(case, query, rules, tiles=tiles, units=units, fixed_tiles=fixed_tiles)
+    got = decode(case, query, rules, tiles=tiles, units=units, fixed_tiles=fixed_tiles, spaced=spaced)
     want = reference.paged_decode(query, case.cache, case.table, case.seq_lens, rules)
     assert_close(got, want, case.cache.layout.precision)
     return got
