@@ -43,10 +43,11 @@ open_cache() { # makes the cache folder and marks it as ours; refuses one that i
 open_cache
 
 guard() { # PROCESS or -GROUP: ends it where this script is killed and cannot; sets `guard`, for end_guard
-  local self=$BASHPID
+  local self=$BASHPID state
   set -m
   {
-    tail --pid="$self" -s 0.2 -f /dev/null
+    # a killed script may stay as a zombie, where nobody reaps, as in some containers
+    while read -r state 2>/dev/null <"/proc/$self/stat" && [[ $state != *") Z "* ]]; do sleep 0.5; done
     kill -KILL -- "$1"
   } </dev/null >/dev/null 2>&1 &
   guard=$!

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """last_layer.py TAG NODE ARCHIVE: what a kind node lacks of a Docker image; prints `fresh`, `layer` or `whole`.
 
-Our images have the code in their last layer, alone in it. `docker save` writes all layers, 3 GB for the worker,
-whatever the node has; so where only the code changed (`layer`), ARCHIVE becomes an image archive for `kind load image-archive`
-that has the last layer alone: containerd has the others, and takes them from there.
+Our images have the code in their last layer, alone in it. `docker save` writes all layers, 1.3 GiB for the
+worker, whatever the node has; so where only the code changed (`layer`), ARCHIVE becomes an image archive for `kind load
+image-archive` that has the last layer alone: containerd has the others, and takes them from there.
 
 Needs Docker and the standard library. The archive is an OCI image layout in a tar file (image-spec, image-layout.md).
 """

@@ -123,7 +123,7 @@ def test_the_long_command_of_a_killed_run_ends_with_it(clone: Clone, tmp_path: P
     with clone.start(f"logged 'building x' x.log bash -c 'echo $$ >{pid}.part; mv {pid}.part {pid}; sleep 60'") as run:
         wait_for(pid.exists, "the command's start")
         os.kill(run.pid, signal.SIGKILL)
-        run.communicate(timeout=60)
+        run.wait(timeout=60)
     wait_for(lambda: not running(int(pid.read_text())), "the command's end", 20)
 
 
