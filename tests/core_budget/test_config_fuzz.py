@@ -34,6 +34,10 @@ SEEDS = [
         "meta-llama/Llama-4-Scout-17B-16E-Instruct",
         "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
         "tiiuae/Falcon-H1-1.5B-Deep-Instruct",
+        "google/gemma-3n-E2B-it",
+        "MiniMaxAI/MiniMax-M1-80k",
+        "LiquidAI/LFM2-8B-A1B",
+        "Zyphra/Zamba2-1.2B",
     )
 ]
 EVERY_KEY = sorted({key for seed in SEEDS for key in seed} | {"kv_heads_shared", "text_config", "rope_scaling"})
