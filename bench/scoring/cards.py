@@ -66,7 +66,7 @@ def likely_gib(point: Point) -> float | None:
 
 def memory_gib(point: Point) -> float | None:
     """What the log states, also in brackets behind the card's name; else by that name, where it names one kind."""
-    stated = point.number("gpu_total_gib")
+    stated = point.free_before_gib
     if stated is not None and stated > 0:
         return stated
     label = point.text("gpu").lower()
@@ -91,5 +91,5 @@ def card_of(point: Point, *, likely: bool = False) -> Card | None:
     if size is None:
         return None
     name = point.text("gpu") or "unnamed"
-    free = point.engine == "sglang" and point.number("gpu_total_gib") is not None
+    free = point.engine == "sglang" and point.free_before_gib is not None
     return Card(name=f"{name} {FREE_MEMORY}" if free else name, memory_bytes=gib(size))

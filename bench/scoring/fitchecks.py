@@ -3,16 +3,18 @@
 import re
 from dataclasses import replace
 
-from kvbudget.engines import Card, EngineBudget, budget
-from kvbudget.engines.result import gib
+from kvbudget.engines import Card, EngineBudget, Settings, budget
+from kvbudget.engines.result import GIB, gib
 from kvbudget.layers import Architecture
 from scoring.cards import card_of
 from scoring.kvchecks import planned, unplannable
-from scoring.options import fraction_of, settings_of
+from scoring.options import batches, fraction_of, settings_of
 from scoring.points import Point
 from scoring.score import Score, error, skip
 
 _BATCH_TOLERANCE = 0.02
+_HALF_GIB = 0.006
+"""A figure rounded to a hundredth, and some."""
 
 
 def check(point: Point, shape: Architecture | str) -> Score | None:
@@ -75,9 +77,20 @@ def plan_of(point: Point, shape: Architecture | str) -> EngineBudget | str:
     if fraction_of(point) is None or known is None:
         told = replace(told, memory_fraction=0.5)  # nothing is known of what lies outside the pool
     try:
-        return budget(shape, card, point.engine, point.text("engine_version") if point.version else None, told)
+        plans = [_with_pool(point, shape, card, one) for one in batches(point, told, card)]
     except ValueError as wrong:
         return str(wrong)
+    return next((plan for plan in plans if needs_as_logged(point, plan)), plans[0])
+
+
+def _with_pool(point: Point, shape: Architecture, card: Card, told: Settings) -> EngineBudget:
+    return budget(shape, card, point.engine, point.text("engine_version") if point.version else None, told)
+
+
+def needs_as_logged(point: Point, plan: EngineBudget) -> bool:
+    """Whether a request needs the memory that the log prints."""
+    needed, pool = point.number("needed_kv_gib"), plan.worst.pool
+    return needed is not None and abs(pool.pages_for(plan.max_model_len) * pool.page_bytes / GIB - needed) <= _HALF_GIB
 
 
 def _from_tokens(point: Point, shape: Architecture | str) -> Score | None:

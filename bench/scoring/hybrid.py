@@ -13,10 +13,11 @@ from kvbudget.engines.compressed import is_compressed
 from kvbudget.engines.pages import resolved_format
 from kvbudget.engines.result import GIB, gib
 from kvbudget.engines.vllm import stage_pool, with_defaults
-from kvbudget.engines.vllm_versions import constants
+from kvbudget.engines.vllm_versions import VllmVersion, constants
 from kvbudget.layers import Architecture, StateCache
 from scoring.cards import card_of
-from scoring.options import draft_tokens_stated, settings_of, unnamed_card
+from scoring.fitchecks import needs_as_logged, plan_of
+from scoring.options import batches, draft_tokens_stated, settings_of, unnamed_card
 from scoring.points import ASSUMED_VERSION, Point
 from scoring.score import Score, skip
 
@@ -35,7 +36,7 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
         return None
     kind = shape.kind
     if is_compressed(shape):
-        return skip(point, "hybrid_blocks", "how vLLM packs compressed caches is not reproduced by blocks", kind=kind)
+        return _compressed(point, shape)
     if point.text("engine").lower() != "vllm":
         return skip(point, "hybrid_blocks", f"{point.text('engine')} has groups of its own", kind=kind)
     length, concurrency = point.whole("max_model_len"), point.number("max_concurrency")
@@ -48,9 +49,8 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
             point, "hybrid_blocks", "a separate draft model shares the pool; its geometry is not stated", kind=kind
         )
     rules = constants(point.version or ASSUMED_VERSION)
-    told = with_defaults(settings_of(point), card_of(point) or unnamed_card(point), rules)
     first: Score | None = None
-    for variant, remark in _variants(point, told, shape):
+    for variant, remark in _variants(point, rules, shape):
         pool = stage_pool(shape, rules, variant, resolved_format(shape, variant.kv_format), (0, shape.layers))
         score = _compared(point, kind, pool, length, concurrency)
         if score.ok:
@@ -59,18 +59,51 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
     return first
 
 
-def _variants(point: Point, told: Settings, shape: Architecture) -> Iterator[tuple[Settings, str]]:
-    """The settings, and of models with states what a log may leave unsaid: prefix caching, and how many tokens are
-    drafted where it only says that some are."""
-    yield told, ""
+def _compressed(point: Point, shape: Architecture) -> Score:
+    """The memory that one request needs, and the longest request: as the error of a start that fails prints them."""
+    kind, needed = shape.kind, point.number("needed_kv_gib")
+    if point.version is None:
+        reason = "vLLM packs compressed caches in three ways, by version, and none is stated"
+        return skip(point, "hybrid_blocks", reason, kind=kind)
+    plan = plan_of(point, shape)
+    if needed is None or isinstance(plan, str):
+        reason = plan if isinstance(plan, str) else "the log does not print what a request needs"
+        return skip(point, "hybrid_blocks", reason, kind=kind)
+    pool, longest = plan.worst.pool, point.whole("estimated_max_model_len")
+    predicted = pool.pages_for(plan.max_model_len) * pool.page_bytes / GIB
+    fewest, most = _blocks(point, pool)
+    holds = longest is None or (pool.pages_for(longest) <= most and pool.pages_for(longest + 1) > fewest)
+    need = pool.pages_for(plan.max_model_len)
+    return Score(
+        id=point.ident,
+        check="hybrid_blocks",
+        kind=kind,
+        predicted=predicted,
+        low=predicted,
+        high=predicted,
+        logged=needed,
+        ok=needs_as_logged(point, plan) and holds,
+        verdict=f"{need} blocks of {pool.page_bytes} B for a request"
+        + ("" if longest is None else f"; {longest} tokens are the longest that {fewest} to {most} blocks hold"),
+    )
+
+
+def _variants(point: Point, rules: VllmVersion, shape: Architecture) -> Iterator[tuple[Settings, str]]:
+    """The settings, and what a log may leave unsaid: the batch, and of models with states prefix caching, and how many
+    tokens are drafted where it only says that some are."""
+    card = card_of(point) or unnamed_card(point)
+    stated, *others = (with_defaults(one, card, rules) for one in batches(point, settings_of(point), card))
+    yield stated, ""
     if not any(isinstance(group.cache, StateCache) for group in shape.groups):
+        for told in others:
+            yield told, f"the batch is not stated and was {told.max_batched_tokens} tokens: "
         return
-    caching = (told.prefix_caching,) if "prefix" in point.told.lower() else (told.prefix_caching, True)
-    drafts = (1, 2, 3, 4) if told.draft_tokens and not draft_tokens_stated(point) else (told.draft_tokens,)
+    caching = (stated.prefix_caching,) if "prefix" in point.told.lower() else (stated.prefix_caching, True)
+    drafts = (1, 2, 3, 4) if stated.draft_tokens and not draft_tokens_stated(point) else (stated.draft_tokens,)
     for cached, drafted in itertools.product(dict.fromkeys(caching), drafts):
-        remark = "prefix caching is not stated and was on: " if cached != told.prefix_caching else ""
+        remark = "prefix caching is not stated and was on: " if cached != stated.prefix_caching else ""
         remark += f"drafted tokens are not stated and were {drafted}: " if len(drafts) > 1 else ""
-        yield replace(told, prefix_caching=cached, draft_tokens=drafted), remark
+        yield replace(stated, prefix_caching=cached, draft_tokens=drafted), remark
 
 
 def _compared(point: Point, kind: str, pool: Pool, length: int, concurrency: float) -> Score:

@@ -15,6 +15,8 @@ from scoring.score import CheckName, Score, skip
 H100_019 = "vllm 0.19 on H100"
 OTHERS = "other versions, engines and cards"
 WORST_GIVEN, WORST_PREDICTED = 0.03, 0.04
+_ROUNDED = 0.02
+"""GiB: each of a few figures is rounded to a hundredth."""
 ASSUMED = {"vllm": "{}.{}".format(*ASSUMED_VERSION), "sglang": None, "tensorrt_llm": None}
 """Version of a point that states none, or only a date."""
 
@@ -26,6 +28,8 @@ def check(point: Point, shape: Architecture | str, *, given: bool) -> Score | No
         return None
     name: CheckName = "kv_given_weights" if given else "kv_predicted_weights"
     kind = kind_of(point)
+    if given and (free := _share_of_free(point, logged)) is not None:
+        return free
     if given and logged_weights_gib(point) is None:
         return skip(point, name, "the log prints no weights", kind=kind)
     plan = planned(point, shape, given=given)
@@ -48,6 +52,25 @@ def check(point: Point, shape: Architecture | str, *, given: bool) -> Score | No
         ok=close if kind == H100_019 else inside,
         verdict=plan.verdict,
         peers=_peers(point, shape, given=given) if not isinstance(shape, str) else (),
+    )
+
+
+def _share_of_free(point: Point, logged: float) -> Score | None:
+    """TensorRT-LLM where the log prints the peak of the dry run: its share of what is left, whatever the model."""
+    total, peak, share = point.number("gpu_total_gib"), point.number("peak_torch_gib"), fraction_of(point)
+    if point.engine != "tensorrt_llm" or total is None or peak is None or share is None:
+        return None
+    predicted, half = (total - peak) * share, 0.015  # three figures, each rounded to a hundredth
+    return Score(
+        id=point.ident,
+        check="kv_given_weights",
+        kind=OTHERS,
+        predicted=predicted,
+        low=predicted - half,
+        high=predicted + half,
+        logged=logged,
+        ok=abs(predicted - logged) <= half,
+        verdict="the peak of the dry run as logged",
     )
 
 
@@ -102,10 +125,10 @@ def contradiction(point: Point) -> str:
     if point.engine == "tensorrt_llm" or card is None or share is None or weights is None or kv is None:
         return ""
     usable = card.memory_bytes * share / GIB
-    if weights + kv <= usable:
+    if weights + kv <= usable + _ROUNDED:
         return ""
     return (
-        f"weights {weights} and KV {kv} GiB are more than {share} of {card.memory_bytes / GIB:.2f} GiB: "
+        f"weights {weights:.2f} and KV {kv:.2f} GiB are more than {share} of {card.memory_bytes / GIB:.2f} GiB: "
         "the card or the share is not what is stated"
     )
 

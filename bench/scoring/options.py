@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kvbudget.engines import Card, Settings
 from kvbudget.engines.result import gib
 from kvbudget.engines.sglang import prefill_graph_sizes
+from kvbudget.engines.vllm_versions import default_batch
 from scoring.points import Point
 
 
@@ -23,7 +25,7 @@ def fraction_of(point: Point) -> float | None:
 def logged_weights_gib(point: Point) -> float | None:
     """The weights of one GPU that the log prints; of SGLang also as what was free before them less what was after."""
     size = point.number("model_weights_gib")
-    before = point.number("gpu_total_gib")
+    before = point.free_before_gib
     after = re.search(r"available_gpu_memory=([\d.]+)|weight end\.? *avail mem=([\d.]+)", point.log)
     if size is None and point.engine == "sglang" and before is not None and after:
         return before - float(after[1] or after[2])
@@ -62,6 +64,19 @@ def settings_of(point: Point, *, weights: bool = False) -> Settings:
         prefill_graph_tokens=_prefill_graphs(point),
         state_slots=point.option(r"max[_-]mamba[_-]cache[_-]size[=: ]+(\d+)"),
     )
+
+
+OFFLINE_BATCH: Mapping[int, int] = {2048: 8192, 8192: 16384}
+"""vLLM's default of max_num_batched_tokens where a program runs the engine itself (class ``LLM``), by that of the
+server. Few logs say which of the two ran."""
+
+
+def batches(point: Point, told: Settings, card: Card) -> tuple[Settings, ...]:
+    """The settings as they are; where vLLM's log leaves the batch unsaid, also with the default of class ``LLM``."""
+    if point.engine != "vllm" or told.max_batched_tokens is not None:
+        return (told,)
+    offline = OFFLINE_BATCH.get(default_batch(card.memory_bytes, card.name)[0])
+    return (told, replace(told, max_batched_tokens=offline)) if offline else (told,)
 
 
 def _prefix_caching(flags: str) -> bool:

@@ -135,8 +135,31 @@ class Point:
 
     @property
     def kv_gib(self) -> float | None:
-        """KV memory as the log prints it, in GiB."""
-        return self.number("available_kv_gib")
+        """KV memory as the log prints it, in GiB: of SGLang's two pools (windowed layers, full layers) both together;
+        of vLLM also as its share less every term that it prints."""
+        pools = re.findall(r"\bK ([\d.]+) GB, V ([\d.]+) GB", self.text("quote"))
+        if self.engine == "sglang" and len(pools) > 1:
+            return sum(float(k) + float(v) for k, v in pools)
+        found = self.number("available_kv_gib")
+        return self._left_of_share() if found is None and self.engine == "vllm" else found
+
+    def _left_of_share(self) -> float | None:
+        total, share = self.number("gpu_total_gib"), self.number("gpu_memory_utilization")
+        terms = [self.number(key) for key in ("model_weights_gib", "activation_gib", "non_torch_gib")]
+        known = [term for term in terms if term is not None]
+        if total is None or share is None or len(known) < len(terms):
+            return None
+        return total * share - sum(known)
+
+    @property
+    def free_before_gib(self) -> float | None:
+        """The card's memory where the log states it. In SGLang's logs that is what was free before the weights came:
+        stated, or what was free after them and their own size."""
+        stated = self.number("gpu_total_gib")
+        if stated is not None or self.engine != "sglang":
+            return stated
+        found = re.search(r"avail mem=([\d.]+) GB, mem usage=([\d.]+) GB", self.text("quote"))
+        return float(found[1]) + float(found[2]) if found else None
 
     @property
     def is_minimum_of_ranks(self) -> bool:

@@ -59,7 +59,7 @@ def check(point: Point, shape: Architecture | str) -> Score | None:
 def logged_rate(point: Point) -> tuple[float | None, float, str]:
     """Bytes per token of the log, how far its rounding reaches (as a share), and a remark. Without KV memory and
     tokens, the rate that the point itself expects."""
-    tokens, size = point.whole("kv_tokens"), point.kv_gib
+    tokens, size = point.whole("kv_tokens"), point.number("available_kv_gib")
     minimum = _least_rank_gib(point)
     shares = point.whole("dcp") or 1
     if tokens and minimum:

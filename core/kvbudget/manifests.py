@@ -29,7 +29,14 @@ def numbered_manifests(text: str, path: str) -> list[tuple[int, dict[str, Any]]]
     import yaml
 
     class Strict(yaml.SafeLoader):
-        """Refuses a key that occurs twice, which YAML forbids and PyYAML lets pass, and numbers without end."""
+        """Refuses a key that occurs twice, which YAML forbids and PyYAML lets pass, numbers without end, and aliases
+        that expand to more than anybody writes."""
+
+        def construct_document(self, node: yaml.Node) -> Any:
+            if _expanded(node, {}) > _MAX_VALUES:
+                problem = f"its aliases expand to more than {_MAX_VALUES} values"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+            return super().construct_document(node)
 
         def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
             if len(node.value) > _MAX_DIGITS:
@@ -65,6 +72,20 @@ def numbered_manifests(text: str, path: str) -> list[tuple[int, dict[str, Any]]]
         raise InputError(path, f"is not YAML: {first}; give a Kubernetes manifest") from None
 
 
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Values below a node of YAML, an alias counted as often as it occurs; one inside itself counts once (whoever walks
+    it meets a RecursionError). Every node is visited once: ``known`` has those that were."""
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = 1
+    children = node.value if isinstance(node.value, list) else ()
+    total = 1
+    for child in children:
+        total += sum(_expanded(part, known) for part in (child if isinstance(child, tuple) else (child,)))
+    known[id(node)] = total
+    return total
+
+
 def _objects(documents: list[Any], path: str, first: int) -> Iterator[dict[str, Any]]:
     for number, document in enumerate(documents, start=first):
         if document is None:
@@ -79,6 +100,8 @@ def _objects(documents: list[Any], path: str, first: int) -> Iterator[dict[str, 
             yield document
 
 
+_MAX_VALUES = 500_000
+"""A manifest of 4 MiB without aliases has fewer."""
 _MAX_DIGITS = 64
 """No count or size in bytes is longer. Python refuses decimal numbers beyond 4300 digits, but not hexadecimal ones,
 which it then cannot print, and takes time that grows with the square of the length for sexagesimal ones."""

@@ -111,12 +111,14 @@ def test_the_lower_length_is_the_longest_that_fits(data: Data) -> None:
 
 
 def test_options_reach_the_engine(data: Data) -> None:
-    options = "--tp 2 --pp 2 --kv-precision fp8 --max-model-len 4096 --utilization 0.8"
+    options = "--tp 2 --pp 2 --dp 2 --kv-precision fp8 --max-model-len 4096 --utilization 0.8"
     options += " --max-num-seqs 32 --max-batched-tokens 1024 --engine-version 0.12"
     found = data("plan", "plan", QWEN, "--gpu", "h100", *options.split())
     assert found["settings"] == {
         "tensorParallel": 2,
         "pipelineParallel": 2,
+        "dataParallel": 2,
+        "expertParallel": False,
         "kvPrecision": "FP8E4M3",
         "maxModelLen": 4096,
         "utilization": 0.8,
@@ -124,7 +126,7 @@ def test_options_reach_the_engine(data: Data) -> None:
         "maxBatchedTokens": 1024,
         "blockTokens": 16,
     }
-    assert (found["engine"], found["gpu"]["count"]) == ({"name": "vllm", "version": "0.12"}, 4)
+    assert (found["engine"], found["gpu"]["count"]) == ({"name": "vllm", "version": "0.12"}, 8)
     assert len(found["stages"]) == 2
 
 

@@ -1,6 +1,7 @@
 """Engines' rules one by one: versions, ranks, stages, formats, refusals and verdicts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -264,3 +265,32 @@ def test_the_bundled_worker_serves_dense_decoders_alone() -> None:
         budget(LLAMA, H100, "ollama", None, Settings())
     assert budget(LLAMA, H100, "bundled", None, Settings(max_model_len=8192)).verdict == "fits"
     assert budget(LLAMA, H100, "bundled", None, Settings(pipeline_parallel=10**12)).verdict == "refused"
+
+
+@pytest.mark.parametrize(
+    ("told", "experts"),
+    [
+        ({"data_parallel": 8, "expert_parallel": True}, 32.0),
+        ({"data_parallel": 8}, 32.0),
+        ({"tensor_parallel": 2, "data_parallel": 4, "expert_parallel": True}, 32.0),
+        ({"data_parallel": 3, "expert_parallel": True}, 86.0),  # 85 1/3, whole ones
+        ({"data_parallel": 3}, 256 / 3),
+        ({"tensor_parallel": 8, "expert_parallel": True}, 32.0),
+    ],
+)
+def test_copies_share_the_experts_and_nothing_else(told: dict[str, Any], experts: float) -> None:
+    """DeepSeek-V3: 58 layers of 256 experts of 3 x 7168 x 2048 in 8 bits; the rest is that of its tensor ranks."""
+    shape = known("deepseek-ai/DeepSeek-V3")
+    ranks = told.get("tensor_parallel", 1)
+    plain, dealt = vllm(shape, tensor_parallel=ranks).worst, vllm(shape, **told).worst
+    away = plain.term("weights").expected - dealt.term("weights").expected
+    assert away == pytest.approx(58 * (256 / ranks - experts) * 3 * 7168 * 2048 * 8.002 / 8, rel=1e-3, abs=2**20)
+    assert dealt.pool.page_bytes == plain.pool.page_bytes == 16 * 70272
+
+
+def test_copies_of_a_dense_model_are_replicas() -> None:
+    one, two = vllm(), vllm(data_parallel=2)
+    assert one.stages == two.stages
+    assert not any("all-to-all" in note for note in two.assumptions)
+    moe = vllm(known("Qwen/Qwen3-30B-A3B"), data_parallel=2)
+    assert any("all-to-all" in note for note in moe.assumptions)

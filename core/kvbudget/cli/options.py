@@ -13,6 +13,7 @@ from kvbudget.cli.inputs import Model, device_named
 from kvbudget.engines import KVFormat, Settings
 from kvbudget.errors import InputError
 from kvbudget.planner.question import Question
+from kvbudget.planner.weightformats import FORMATS, stored_as
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -112,6 +113,18 @@ def engine_options(command: _F) -> _F:
             click.option(
                 "--pp", type=click.IntRange(1, _MOST_GPUS), metavar="N", help="Stages of layers (pipeline parallel)."
             ),
+            click.option(
+                "--dp", type=click.IntRange(1, _MOST_GPUS), metavar="N", help="Copies of all but the experts (vLLM)."
+            ),
+            click.option(
+                "--expert-parallel", is_flag=True, help="Whole experts on each GPU, not a part of each (vLLM)."
+            ),
+            click.option(
+                "--weight-precision",
+                type=click.Choice(list(FORMATS), case_sensitive=False),
+                metavar="P",
+                help=f"As if the checkpoint were stored so: {', '.join(FORMATS)}.  [default: as it is]",
+            ),
             click.option("--kv-precision", type=KVNames(), help="auto, BF16, FP16, FP8E4M3 (fp8), INT8, INT4, NVFP4."),
             click.option("--max-model-len", type=Counts(), help="Longest request in tokens.  [default: the model's]"),
             click.option(
@@ -160,6 +173,8 @@ def question_of(
     chosen = {
         "tensor_parallel": one("--tp", given["tp"]),
         "pipeline_parallel": given["pp"],
+        "data_parallel": given["dp"],
+        "expert_parallel": given["expert_parallel"] or None,
         "max_model_len": one("--max-model-len", given["max_model_len"]),
         "memory_fraction": None if given["utilization"] is None else float(given["utilization"]),
         "max_sequences": given["max_num_seqs"],
@@ -168,9 +183,10 @@ def question_of(
     told = replace(told, **{key: value for key, value in chosen.items() if value is not None})
     if given["kv_precision"]:
         told = replace(told, kv_format=one("--kv-precision", given["kv_precision"]))
+    stored = given["weight_precision"]
     return Question(
         model=model.name,
-        shape=model.shape,
+        shape=model.shape if stored is None else stored_as(model.shape, stored),
         device=device_named(gpu, classes),
         engine=engine_of(model, given["engine"]),
         version=version_of(given),

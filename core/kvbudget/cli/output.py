@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -102,9 +102,23 @@ def errors_told() -> Iterator[None]:
 
 
 def fail(error: InputError) -> NoReturn:
-    """Says what is wrong with the input, and ends."""
-    for line in str(error).splitlines():
+    """Says what is wrong with the input, and ends; programs that asked for data get it as data too."""
+    problems = str(error).splitlines()
+    context = click.get_current_context(silent=True)
+    tell_errors(problems, "table" if context is None else context.params.get("output", "table"))
+    sys.exit(EXIT_BAD_INPUT)
+
+
+def tell_errors(problems: Sequence[str], output: str) -> None:
+    """Each on a line of stderr, and as data where that is asked for."""
+    for line in problems:
         # A name in a file must not steer the terminal.
         shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
         click.echo(f"error: {shown}", err=True)
-    sys.exit(EXIT_BAD_INPUT)
+    print_errors(problems, output)
+
+
+def print_errors(problems: Sequence[str], output: str) -> None:
+    """As data; nothing for people, who read stderr."""
+    if output != "table":
+        print_data({"schema": "kvbudget/error/v1", "errors": list(problems)}, output)

@@ -1,26 +1,27 @@
 """``kvbudget plan``: one plan in full, or a table of them."""
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import click
 
 from kvbudget.api import GPUClass
 from kvbudget.cli import plot as plots
 from kvbudget.cli.codes import EXIT_DOES_NOT_FIT, EXIT_FITS
-from kvbudget.cli.inputs import Model, all_devices, device_named, model_named, read_prices
+from kvbudget.cli.inputs import Model, all_devices, device_named, model_named, read_prices, service_model
 from kvbudget.cli.options import engine_options, question_of
 from kvbudget.cli.output import errors_told, output_option, print_data, print_text, width
 from kvbudget.cli.reading import read_documents
-from kvbudget.cli.services import plan_services
+from kvbudget.cli.services import judge_services, print_services, read_services, the_only_service
 from kvbudget.errors import InputError
 from kvbudget.planner.describe import plan_json, what_if_json
-from kvbudget.planner.gains import remedies
+from kvbudget.planner.gains import Remedy, remedies
 from kvbudget.planner.grid import MAX_CELLS, Axes, default_lengths, what_if
-from kvbudget.planner.question import ask, length_limit
+from kvbudget.planner.question import Answer, ask, length_limit
 from kvbudget.planner.text import plan_lines, what_if_lines
 
-_FOR_SERVICES = ("paths", "config", "output")
+_FOR_SERVICES = ("paths", "config", "output", "plot", "model", "table")
 _BARS_SHOWN = 8
 
 
@@ -68,24 +69,18 @@ def plan(ctx: click.Context, /, model: str | None, **given: Any) -> None:
 
     Exit code: 0 it fits (of a table: something fits), 1 it does not, 2 bad usage or unreadable input.
     """
-    output: str = given["output"]
-    if model is None:
-        with errors_told():
-            _only_for_services(ctx)
-        plan_services(given["paths"], given["config"], output)
-        return
     with errors_told():
-        if given["config"] is not None:
-            raise InputError("--config", "is for -f without MODEL; give the config.json itself as MODEL")
-        classes = read_classes(given["paths"])
-        found = model_named(model)
-        if given["plot"] is not None:
-            plots.check(given["plot"])
+        _check(ctx, model)
+        if model is None and not given["table"]:
+            _services(given)
+        if model is None:
+            documents = read_services(given["paths"], given["config"])
+            path, manifest = the_only_service(documents, "--what-if")
+            found, classes = service_model(manifest, path), documents.gpu_classes
+        else:
+            found, classes = model_named(model), read_classes(given["paths"])
         if given["table"]:
             _what_if(found, given, classes)
-        for option in ("price", "limit"):
-            if given[option] is not None:
-                raise InputError(f"--{option}", "is for --what-if")
         _one_plan(found, given, classes)
 
 
@@ -98,16 +93,41 @@ def read_classes(paths: tuple[str, ...]) -> dict[str, GPUClass]:
     return documents.gpu_classes
 
 
-def _only_for_services(ctx: click.Context) -> None:
-    if not ctx.params["paths"]:
+def _check(ctx: click.Context, model: str | None) -> None:
+    """That the options go together, and that a picture can be drawn, before anything is computed."""
+    given = ctx.params
+    if model is None and not given["paths"]:
         raise InputError("MODEL", "is missing; give a model, or manifests with -f (kvbudget plan --help)")
-    for name, value in ctx.params.items():
-        if name not in _FOR_SERVICES and name != "model" and value not in (None, False):
-            option = "what-if" if name == "table" else name.replace("_", "-")
-            raise InputError(f"--{option}", "needs MODEL; to plan a manifest so, give its file as MODEL instead of -f")
+    if model is not None and given["config"] is not None:
+        raise InputError("--config", "is for -f without MODEL; give the config.json itself as MODEL")
+    if not given["table"]:
+        for option in ("price", "limit"):
+            if given[option] is not None:
+                raise InputError(f"--{option}", "is for --what-if")
+        for name, value in given.items() if model is None else ():
+            if name not in _FOR_SERVICES and value not in (None, False):
+                option = f"--{name.replace('_', '-')}"
+                reason = "needs MODEL or --what-if; to plan a manifest so, give its file as MODEL instead of -f"
+                raise InputError(option, reason)
+    if given["plot"] is not None:
+        plots.check(given["plot"])
 
 
-def _one_plan(model: Model, given: dict[str, Any], classes: dict[str, GPUClass]) -> None:
+def _services(given: dict[str, Any]) -> NoReturn:
+    """``-f`` without MODEL: the verdict of the operator; the picture is of the same budget."""
+    documents = read_services(given["paths"], given["config"])
+    results = judge_services(documents)
+    drawn = None
+    if given["plot"] is not None:
+        path, manifest = the_only_service(documents, "--plot")
+        drawn = ask(question_of(service_model(manifest, path), given, documents.gpu_classes))
+    print_services(results, given["output"])
+    if drawn is not None:
+        _draw(given["plot"], drawn, remedies(drawn, all_devices(documents.gpu_classes)))
+    sys.exit(EXIT_DOES_NOT_FIT if any(verdict.errors for verdict, _, _ in results) else EXIT_FITS)
+
+
+def _one_plan(model: Model, given: dict[str, Any], classes: dict[str, GPUClass]) -> NoReturn:
     question = question_of(model, given, classes, requests=given["concurrency"] or 1, prompt=given["input_tokens"])
     answer = ask(question)
     found = remedies(answer, all_devices(classes))
@@ -116,13 +136,18 @@ def _one_plan(model: Model, given: dict[str, Any], classes: dict[str, GPUClass])
     else:
         print_data(plan_json(answer, found), given["output"])
     if given["plot"] is not None:
-        others = [r for r in found if r.fits and r.answer.budget.stages != answer.budget.stages]
-        bars = [("as asked", answer), *((r.text.partition(" (")[0], r.answer) for r in others)]
-        plots.draw(given["plot"], bars[:_BARS_SHOWN], answer)
+        _draw(given["plot"], answer, found)
     sys.exit(EXIT_FITS if answer.verdict == "fits" else EXIT_DOES_NOT_FIT)
 
 
-def _what_if(model: Model, given: dict[str, Any], classes: dict[str, GPUClass]) -> None:
+def _draw(path: str, answer: Answer, found: Sequence[Remedy]) -> None:
+    """The plan beside its remedies, but for those that leave the memory as it is."""
+    others = [r for r in found if r.fits and r.answer.budget.stages != answer.budget.stages]
+    bars = [("as asked", answer), *((r.text.replace(" (", "\n("), r.answer) for r in others)]
+    plots.draw(path, bars[:_BARS_SHOWN], answer)
+
+
+def _what_if(model: Model, given: dict[str, Any], classes: dict[str, GPUClass]) -> NoReturn:
     devices = all_devices(classes)
     prices = {} if given["price"] is None else read_prices(given["price"], devices)
     if given["gpu"]:
@@ -133,7 +158,7 @@ def _what_if(model: Model, given: dict[str, Any], classes: dict[str, GPUClass]) 
         devices=devices,
         tensor_parallel=given["tp"] or (1, 2, 4, 8),
         kv_formats=given["kv_precision"] or (None, "FP8E4M3"),
-        lengths=given["max_model_len"] or default_lengths(length_limit(model.shape)),
+        lengths=given["max_model_len"] or _lengths(model),
     )
     if axes.cells > MAX_CELLS:
         raise InputError("--what-if", f"{axes.cells} combinations are more than {MAX_CELLS}; name fewer")
@@ -148,6 +173,12 @@ def _what_if(model: Model, given: dict[str, Any], classes: dict[str, GPUClass]) 
         bars = [(_label(c.answer.question.device.name, c.answer.gpus), c.answer) for c in cells[:_BARS_SHOWN]]
         plots.draw(given["plot"], bars, cells[0].answer)
     sys.exit(EXIT_FITS if fit else EXIT_DOES_NOT_FIT)
+
+
+def _lengths(model: Model) -> tuple[int, ...]:
+    """A service says how long its requests are."""
+    wanted = None if model.service is None else model.service.spec.max_model_len
+    return default_lengths(length_limit(model.shape)) if wanted is None else (wanted,)
 
 
 def _label(name: str, gpus: int) -> str:

@@ -1,6 +1,7 @@
 """``--plot``: stacked memory bars, and KV against context and concurrency. Needs matplotlib (extra ``[plot]``)."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,14 @@ def check(path: str) -> None:
     """Whether a plot can be drawn there, before anything is computed. Raises InputError."""
     if Path(path).suffix.lower() not in _KINDS:
         raise InputError("--plot", f"{path[:80]!r} does not end in one of {', '.join(_KINDS)}")
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise InputError("--plot", f"{path[:80]!r} cannot be written: it is a folder; name a file in it")
+        if not target.parent.is_dir():
+            raise InputError("--plot", f"{path[:80]!r} cannot be written: there is no such folder; make it first")
+    except (OSError, ValueError) as error:
+        raise InputError("--plot", f"{path[:80]!r} cannot be written: {error}; check the path") from None
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
@@ -36,10 +45,13 @@ def draw(path: str, bars: Sequence[tuple[str, Answer]], answer: Answer) -> None:
     _curves(right, answer)
     plan = answer.budget
     figure.suptitle(f"{answer.question.model}, {plan.engine} {plan.version}".rstrip())
+    picture = BytesIO()
+    figure.savefig(picture, dpi=_DPI, format=Path(path).suffix.lower().removeprefix("."))
     try:
-        figure.savefig(path, dpi=_DPI)
-    except OSError as error:
-        raise InputError(path, f"cannot be written: {error.strerror or error}; check the path") from None
+        Path(path).write_bytes(picture.getvalue())
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        detail = error.strerror if isinstance(error, OSError) else None
+        raise InputError(repr(path), f"cannot be written: {detail or error}; check the path") from None
 
 
 def _memory(axes: Any, bars: Sequence[tuple[str, Answer]]) -> None:

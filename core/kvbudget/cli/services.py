@@ -1,49 +1,64 @@
 """``plan -f``: LLMService manifests through the very checks that the webhook and the operator call."""
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from kvbudget.api import GPUClass, LLMService, parse_service
 from kvbudget.checks import Verdict, evaluate
-from kvbudget.cli.codes import EXIT_DOES_NOT_FIT, EXIT_FITS
-from kvbudget.cli.output import errors_told, print_data, print_text
-from kvbudget.cli.reading import class_named, naming, read_documents, read_text
+from kvbudget.cli.output import print_data, print_text
+from kvbudget.cli.reading import Documents, class_named, naming, read_documents, read_text
 from kvbudget.errors import InputError, Problem
 from kvbudget.explain import as_json, explain
 from kvbudget.gpu import CATALOGUE
 from kvbudget.shape import ModelShape, from_config_text
 
-
-def plan_services(paths: tuple[str, ...], config: str | None, output: str) -> None:
-    """Prints the verdict on every service and ends the program with the code that says whether all fit."""
-    with errors_told():
-        results = list(_plan(paths, config))
-    if output == "table":
-        print_text("\n".join(explain(*result) for result in results))
-    else:
-        items = [as_json(*result) for result in results]
-        print_data(items[0] if len(items) == 1 else {"items": items}, output)
-    sys.exit(EXIT_DOES_NOT_FIT if any(verdict.errors for verdict, _, _ in results) else EXIT_FITS)
+Judged = tuple[Verdict, LLMService, GPUClass | None]
 
 
-def _plan(paths: tuple[str, ...], config: str | None) -> Iterator[tuple[Verdict, LLMService, GPUClass | None]]:
-    shape = None if config is None else from_config_text(read_text(config), config)
+def read_services(paths: tuple[str, ...], config: str | None) -> Documents:
+    """What the files hold, at least one service; services without a shape get that of ``config``. Raises InputError."""
     documents = read_documents(paths)
     if not documents.services:
         kinds = [*(["GPUClass"] if documents.gpu_classes else []), *documents.other_kinds]
         found = f"found {', '.join(kinds)}" if kinds else "found nothing"
         raise InputError(", ".join(paths), f"has no LLMService ({found}); give a file with kind: LLMService")
-    for path, manifest in documents.services:
-        with naming(path, manifest):
-            service = parse_service(manifest if shape is None else _with_shape(manifest, shape))
-        gpu_class = class_named(service.spec.gpu.class_, documents)
-        verdict = evaluate(service, gpu_class, apply=False)
-        if gpu_class is None:
-            hint = f"put the GPUClass into a file, or use a class of the catalogue: {', '.join(CATALOGUE)}"
-            verdict = replace(verdict, notes=(*verdict.notes, Problem("spec.gpu.class", hint, "Catalogue")))
-        yield verdict, service, gpu_class
+    if config is None:
+        return documents
+    shape = from_config_text(read_text(config, "a config.json"), config)
+    return replace(documents, services=tuple((path, _with_shape(one, shape)) for path, one in documents.services))
+
+
+def the_only_service(documents: Documents, option: str) -> tuple[str, dict[str, Any]]:
+    """The file and the manifest of the one service. Raises InputError where there are several."""
+    if len(documents.services) > 1:
+        names = ", ".join(str(one.get("metadata", {}).get("name", "?"))[:40] for _, one in documents.services[:5])
+        raise InputError(option, f"takes one LLMService, and the files hold {len(documents.services)} ({names})")
+    return documents.services[0]
+
+
+def judge_services(documents: Documents) -> list[Judged]:
+    """The verdict on every service, by the checks of `kubectl apply`. Raises InputError for one that is no service."""
+    return [_judged(path, manifest, documents) for path, manifest in documents.services]
+
+
+def print_services(results: list[Judged], output: str) -> None:
+    """Every verdict, for people or for programs."""
+    if output == "table":
+        print_text("\n".join(explain(*result) for result in results))
+        return
+    items = [as_json(*result) for result in results]
+    print_data(items[0] if len(items) == 1 else {"items": items}, output)
+
+
+def _judged(path: str, manifest: dict[str, Any], documents: Documents) -> Judged:
+    with naming(path, manifest):
+        service = parse_service(manifest)
+    gpu_class = class_named(service.spec.gpu.class_, documents)
+    verdict = evaluate(service, gpu_class, apply=False)
+    if gpu_class is None:
+        hint = f"put the GPUClass into a file, or use a class of the catalogue: {', '.join(CATALOGUE)}"
+        verdict = replace(verdict, notes=(*verdict.notes, Problem("spec.gpu.class", hint, "Catalogue")))
+    return verdict, service, gpu_class
 
 
 def _with_shape(manifest: dict[str, Any], shape: ModelShape) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
 
+from kvbudget.engines.settings import Settings
+
 GIB: Final = 1024**3
 
 Verdict = Literal["fits", "at risk", "KV too small", "refused"]
@@ -171,7 +173,7 @@ class EngineBudget:
     kv_precision: str
     token_line: Literal["groups", "concurrency"] = "groups"
     assumptions: tuple[str, ...] = ()
-    settings: object = field(default=None, compare=False, repr=False)
+    settings: Settings | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def worst(self) -> StageBudget:

@@ -35,6 +35,11 @@ class Settings:
     """Ranks that share MLPs, experts and the output projection, where they are more than those (SGLang: data-parallel
     attention)."""
     pipeline_parallel: int = 1
+    data_parallel: int = 1
+    """vLLM ``--data-parallel-size``: copies of everything but the experts, each with a pool and a batch of its own.
+    Experts are shared by the ranks of all copies."""
+    expert_parallel: bool = False
+    """vLLM ``--enable-expert-parallel``: a rank holds whole experts, not a part of each."""
     context_parallel: int = 1
     kv_format: KVFormat | None = None
     block_tokens: int | None = None

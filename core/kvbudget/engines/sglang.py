@@ -22,7 +22,7 @@ from kvbudget.cachebytes import index_bytes, state_bytes
 from kvbudget.engines import activation
 from kvbudget.engines.compressed import OVERLAPPING_RATIO, compressor_state_bytes, indexer_state_bytes, is_compressed
 from kvbudget.engines.pages import compressed_entry_bytes, layer_token_bytes
-from kvbudget.engines.replica import replica_budget
+from kvbudget.engines.replica import Stage, replica_budget, require_tokens
 from kvbudget.engines.result import Band, CacheGroup, EngineBudget, Pool, StageBudget, Term, band, exact
 from kvbudget.engines.settings import Card, Settings
 from kvbudget.engines.stages import kept_caches
@@ -45,6 +45,7 @@ _GRAPH_MIB_LATENT: Final = 1536
 
 def sglang_budget(arch: Architecture, card: Card, version: str, settings: Settings) -> EngineBudget:
     """The budget of one replica. Raises ValueError for a model of which no layer keeps tokens."""
+    require_tokens(arch)
     told = with_defaults(arch, card, settings)
     return replica_budget(arch, card, told, _stage, engine=ENGINE, version=version)
 
@@ -134,38 +135,39 @@ def _compressed_cell(cache: CompressedCache, share: float, *, speculative: bool)
     return cell + (index_bytes(cache.index_dim) / cache.ratio if cache.ratio == OVERLAPPING_RATIO else 0)
 
 
-def _stage(
-    arch: Architecture, card: Card, told: Settings, kv_format: str, stage: int, span: tuple[int, int]
-) -> StageBudget:
+def _stage(at: Stage) -> StageBudget:
+    arch, told, span = at.arch, at.told, at.span
     many = told.tensor_parallel * told.pipeline_parallel > 1
-    context = CONTEXT_MANY if many else CONTEXT
+    free = _free(at.card, CONTEXT_MANY if many else CONTEXT)
     fraction = told.memory_fraction or 1.0
-    share = Band(*(math.floor(size * fraction) for size in _free(card, context)))
+    share = Band(*(math.floor(size * fraction) for size in free))
     page = told.block_tokens or 1
-    cell = cell_bytes(arch, told, kv_format, span)
-    group = CacheGroup(kind=arch.kind, layers=span[1] - span[0], block_tokens=page, shares=told.context_parallel)
-    terms = [
-        Term("weights", *stage_weights(arch, told, stage, span)),
-        Term("state slots", exact(_state_slots(arch, told, span)), "recurrent states of every running request"),
+    cell = cell_bytes(arch, told, at.kv_format, span)
+    group = CacheGroup(kind=arch.kind, layers=at.layers, block_tokens=page, shares=told.context_parallel)
+    return StageBudget(
+        stage=at.number,
+        layers=at.layers,
+        memory_bytes=free[1],
+        usable_bytes=share.expected,
+        terms=_terms(at, share),
+        outside=_outside(arch, told, span),
+        pool=Pool(page_bytes=max(1, math.ceil(cell * page)), groups=(group,)),
+    )
+
+
+def _terms(at: Stage, share: Band) -> tuple[Term, ...]:
+    told, unknown = at.told, at.card.memory_bytes // 100
+    if told.kv_cache_bytes is not None:
+        return (Term("all but KV", exact(share.expected - told.kv_cache_bytes), "the pool is given"),)
+    return (
+        Term("weights", *stage_weights(at.arch, told, at.number, at.span)),
+        Term("state slots", exact(_state_slots(at.arch, told, at.span)), "recurrent states of every running request"),
         Term(
             "context",
             Band(share.expected - share.high, 0, share.expected - share.low),
             "what the context takes before the weights come",
         ),
-    ]
-    unknown = card.memory_bytes // 100
-    terms.append(Term("not modelled", Band(-unknown // 2, 0, 5 * unknown), "reserves that differ between versions"))
-    if told.kv_cache_bytes is not None:
-        rest = share.expected - told.kv_cache_bytes
-        terms = [Term("all but KV", exact(rest), "the pool is given")]
-    return StageBudget(
-        stage=stage,
-        layers=span[1] - span[0],
-        memory_bytes=_free(card, context)[1],
-        usable_bytes=share.expected,
-        terms=tuple(terms),
-        outside=_outside(arch, told, span),
-        pool=Pool(page_bytes=max(1, math.ceil(cell * page)), groups=(group,)),
+        Term("not modelled", Band(-unknown // 2, 0, 5 * unknown), "reserves that differ between versions"),
     )
 
 

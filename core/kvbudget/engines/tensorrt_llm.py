@@ -13,13 +13,14 @@ The logged case: (139.81 − 91.46) × 0.85 = 41.10 GiB.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from kvbudget.cachebytes import state_bytes
 from kvbudget.engines.activation import element_bytes
 from kvbudget.engines.pages import layer_token_bytes
-from kvbudget.engines.replica import replica_budget
+from kvbudget.engines.replica import Stage, replica_budget, require_tokens
 from kvbudget.engines.result import Band, CacheGroup, EngineBudget, Pool, StageBudget, Term, band, exact
 from kvbudget.engines.settings import Card, Settings
 from kvbudget.engines.stages import kept_caches
@@ -54,6 +55,7 @@ _COEFFICIENTS: Final = {False: (10, 6, 5, 5), True: (22, 13, 10, 10)}
 
 def tensorrt_llm_budget(arch: Architecture, card: Card, version: str, settings: Settings) -> EngineBudget:
     """The budget of one replica. Raises ValueError for a model of which no layer keeps tokens."""
+    require_tokens(arch)
     told = _with_defaults(version, settings)
     return replica_budget(arch, card, told, _stage, engine=ENGINE, version=version)
 
@@ -69,46 +71,51 @@ def _with_defaults(version: str, settings: Settings) -> Settings:
     )
 
 
-def _stage(
-    arch: Architecture, card: Card, told: Settings, kv_format: str, stage: int, span: tuple[int, int]
-) -> StageBudget:
-    fraction, many = told.memory_fraction or 1.0, told.tensor_parallel > 1
-    tokens = told.max_batched_tokens or 1
+def _stage(at: Stage) -> StageBudget:
+    block = at.told.block_tokens or BLOCK_TOKENS
+    caches = kept_caches(at.arch, at.span, draft=at.told.draft_tokens > 0)
+    cell = sum(_cell(cache, at.told, at.kv_format) for cache in caches)
+    return StageBudget(
+        stage=at.number,
+        layers=at.layers,
+        memory_bytes=at.card.memory_bytes,
+        usable_bytes=at.card.memory_bytes,
+        terms=_terms(at, caches),
+        outside=(),
+        pool=Pool(
+            page_bytes=max(1, cell * block),
+            groups=(CacheGroup(kind=at.arch.kind, layers=at.layers, block_tokens=block),),
+        ),
+    )
+
+
+def _terms(at: Stage, caches: Sequence[Cache]) -> tuple[Term, ...]:
+    arch, card, told = at.arch, at.card, at.told
+    if told.kv_cache_bytes is not None:
+        return (Term("all but KV", exact(card.memory_bytes - told.kv_cache_bytes), "the pool is given"),)
     rows = activation_coefficient(told.tensor_parallel, moe=arch.is_moe)
-    peak = tokens * arch.hidden_size * element_bytes(arch) * rows
+    peak = (told.max_batched_tokens or 1) * arch.hidden_size * element_bytes(arch) * rows
     terms = [
-        Term("weights", *stage_weights(arch, told, stage, span)),
+        Term("weights", *stage_weights(arch, told, at.number, at.span)),
         Term("activation", Band(peak * 3 // 4, peak, peak * 5 // 4), "dry run of max_num_tokens"),
         Term("runtime", RUNTIME, "context, workspaces, decoder; fitted on largest batches"),
         Term("reserve", exact(card.memory_bytes * RESERVE_PER_MILLE // 1000), "never handed out"),
     ]
-    if many:
+    if told.tensor_parallel > 1:
         terms.append(Term("nccl", NCCL, "communicators of the ranks"))
-    peaks = [sum(ends) for ends in zip(*((t.bytes.low, t.bytes.expected, t.bytes.high) for t in terms), strict=True)]
-    free = [max(0, card.memory_bytes - size) for size in peaks]
-    left = [size - math.floor(size * fraction) for size in free]
-    # The share left free shrinks with what is free, so its ends are crossed: free high when the peak is low.
-    terms.append(Term("left free", Band(*sorted(left)), "1 − free_gpu_memory_fraction of what is free"))
-    caches = kept_caches(arch, span, draft=told.draft_tokens > 0)
-    cell = sum(_cell(cache, told, kv_format) for cache in caches)
+    terms.append(_left_free(card, terms, told.memory_fraction or 1.0))
     states = sum(state_bytes(c, tensor_parallel=told.tensor_parallel) for c in caches if isinstance(c, StateCache))
     if states:
         terms.append(Term("state slots", exact(states * (told.max_sequences or 1)), "a state for each sequence"))
-    if told.kv_cache_bytes is not None:
-        terms = [Term("all but KV", exact(card.memory_bytes - told.kv_cache_bytes), "the pool is given")]
-    block = told.block_tokens or BLOCK_TOKENS
-    return StageBudget(
-        stage=stage,
-        layers=span[1] - span[0],
-        memory_bytes=card.memory_bytes,
-        usable_bytes=card.memory_bytes,
-        terms=tuple(terms),
-        outside=(),
-        pool=Pool(
-            page_bytes=max(1, cell * block),
-            groups=(CacheGroup(kind=arch.kind, layers=span[1] - span[0], block_tokens=block),),
-        ),
-    )
+    return tuple(terms)
+
+
+def _left_free(card: Card, terms: Sequence[Term], fraction: float) -> Term:
+    """The share left free shrinks with what is free, so its ends are crossed: free is high when the peak is low."""
+    peaks = [sum(ends) for ends in zip(*((t.bytes.low, t.bytes.expected, t.bytes.high) for t in terms), strict=True)]
+    free = [max(0, card.memory_bytes - size) for size in peaks]
+    left = sorted(size - math.floor(size * fraction) for size in free)
+    return Term("left free", Band(*left), "1 − free_gpu_memory_fraction of what is free")
 
 
 def _cell(cache: Cache, told: Settings, kv_format: str) -> int:

@@ -21,17 +21,17 @@ vLLM 0.19 logged 58.11 GiB and 29,751 blocks.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from kvbudget.engines import activation, vllm_versions
 from kvbudget.engines.cachegroups import PoolOptions, pool_of
 from kvbudget.engines.compressed import compressed_pool, is_compressed
-from kvbudget.engines.pages import resolved_format
-from kvbudget.engines.refusals import refusal
+from kvbudget.engines.replica import Stage, replica_budget
 from kvbudget.engines.result import Band, EngineBudget, Pool, StageBudget, Term, exact
 from kvbudget.engines.settings import Card, Settings
-from kvbudget.engines.stages import kept_caches, kept_span, model_len, stage_ranges
-from kvbudget.engines.verdict import judged
+from kvbudget.engines.stages import kept_caches, kept_span
 from kvbudget.engines.vllm_versions import VllmVersion
 from kvbudget.engines.weights import stage_weights
 from kvbudget.layers import Architecture
@@ -51,30 +51,19 @@ def budget_by(rules: VllmVersion, arch: Architecture, card: Card, version: str, 
     """:func:`vllm_budget` with the constants ``rules``, whatever the version's own are."""
     number = vllm_versions.parse_version(version)
     told = with_defaults(settings, card, rules)
-    length = model_len(arch, told)
-    notes = list(arch.assumptions)
+    plan = replica_budget(arch, card, told, partial(_stage, number, rules), engine=ENGINE, version=version)
+    notes = _notes(arch, told, number, rules)
+    return replace(plan, token_line=rules.token_line, assumptions=(*plan.assumptions, *notes))
+
+
+def _notes(arch: Architecture, told: Settings, number: tuple[int, int], rules: VllmVersion) -> Iterator[str]:
     if not vllm_versions.OLDEST <= number <= vllm_versions.NEWEST:
-        notes.append(
-            f"vLLM {version} is outside 0.10 to 0.33; the constants of {rules.since[0]}.{rules.since[1]} are taken"
-        )
-    kv_format = resolved_format(arch, told.kv_format)
-    stages = tuple(
-        _stage(arch, card, number, rules, told, kv_format, stage, span)
-        for stage, span in enumerate(stage_ranges(arch.layers, told.pipeline_parallel, told.stage_layers))
-    )
-    plan = EngineBudget(
-        engine=ENGINE,
-        version=version,
-        max_model_len=length,
-        stages=stages,
-        verdict="fits",
-        reason="",
-        kv_precision=kv_format,
-        token_line=rules.token_line,
-        assumptions=tuple(notes),
-        settings=told,
-    )
-    return judged(plan, refusal(arch, told))
+        version, taken = (".".join(map(str, pair)) for pair in (number, rules.since))
+        yield f"vLLM {version} is outside 0.10 to 0.33; the constants of {taken} are taken"
+    if told.data_parallel > 1 and arch.is_moe:
+        yield "buffers of the all-to-all kernels between copies (DeepEP and others) are not known and not counted"
+    if is_compressed(arch):
+        yield "pages of compressed caches are those of FlashMLA's layout (fp8_ds_mla); other kernels have other pages"
 
 
 def with_defaults(settings: Settings, card: Card, rules: VllmVersion) -> Settings:
@@ -104,56 +93,40 @@ def stage_pool(arch: Architecture, rules: VllmVersion, told: Settings, kv_format
         hybrid_groups=told.hybrid_groups,
     )
     if is_compressed(arch):
-        return compressed_pool(layers[first:last], options)
+        return compressed_pool(layers, options, packing=rules.packing, first=first, last=last)
     return pool_of(layers, options=options, first=first, last=last)
 
 
-def _stage(
-    arch: Architecture,
-    card: Card,
-    number: tuple[int, int],
-    rules: VllmVersion,
-    told: Settings,
-    kv_format: str,
-    stage: int,
-    span: tuple[int, int],
-) -> StageBudget:
-    usable = math.ceil(card.memory_bytes * (told.memory_fraction or 1.0))
-    terms = _terms(arch, card, number, rules, told, stage, span)
+def _stage(number: tuple[int, int], rules: VllmVersion, at: Stage) -> StageBudget:
+    told = at.told
+    usable = math.ceil(at.card.memory_bytes * (told.memory_fraction or 1.0))
+    terms = _terms(number, rules, at)
     if told.kv_cache_bytes is not None:
         rest = usable - told.kv_cache_bytes
         terms = (Term("all but KV", exact(rest), "kv_cache_memory_bytes replaces every deduction"),)
     return StageBudget(
-        stage=stage,
-        layers=span[1] - span[0],
-        memory_bytes=card.memory_bytes,
+        stage=at.number,
+        layers=at.layers,
+        memory_bytes=at.card.memory_bytes,
         usable_bytes=usable,
         terms=terms,
-        outside=_outside(arch, rules, told, span, last=span[1] == arch.layers),
-        pool=stage_pool(arch, rules, told, kv_format, span),
+        outside=_outside(rules, at),
+        pool=stage_pool(at.arch, rules, told, at.kv_format, at.span),
     )
 
 
-def _terms(
-    arch: Architecture,
-    card: Card,
-    number: tuple[int, int],
-    rules: VllmVersion,
-    told: Settings,
-    stage: int,
-    span: tuple[int, int],
-) -> tuple[Term, ...]:
-    last = span[1] == arch.layers
-    peak = _activation(arch, rules, told, last=last)
+def _terms(number: tuple[int, int], rules: VllmVersion, at: Stage) -> tuple[Term, ...]:
+    source = _ACTIVATION_SOURCE if at.is_last else "prefill of one batch; only the last stage samples"
     terms = [
-        Term("weights", *stage_weights(arch, told, stage, span)),
-        Term("activation", peak, _ACTIVATION_SOURCE if last else "prefill of one batch; only the last stage samples"),
-        Term("other", _other(rules, told), "growth outside the tensor allocator, logged by version and ranks"),
+        Term("weights", *stage_weights(at.arch, at.told, at.number, at.span)),
+        Term("activation", _activation(at.arch, rules, at.told, last=at.is_last), source),
+        Term(
+            "other", _other(at.arch, rules, at.told), "growth outside the tensor allocator, logged by version and ranks"
+        ),
     ]
-    if rules.graphs_budgeted and not told.eager:
-        graphs = vllm_versions.graph_bytes(span[1] - span[0], told.max_sequences or 1, moe=arch.is_moe)
-        terms.append(Term("graphs", graphs, "estimate of the CUDA graphs, taken off since 0.21"))
-    spread = _unmeasured(card, number)
+    if rules.graphs_budgeted and not at.told.eager:
+        terms.append(Term("graphs", _graphs(at), "estimate of the CUDA graphs, taken off since 0.21"))
+    spread = _unmeasured(at.card, number)
     if spread:
         slack = Band(-spread, 0, spread)
         terms.append(Term("not modelled", slack, "version and card of which no complete log was read"))
@@ -163,15 +136,19 @@ def _terms(
 _ACTIVATION_SOURCE = "sampler over the vocabulary or prefill of one batch, whichever is larger"
 
 
+def _graphs(at: Stage) -> Band:
+    return vllm_versions.graph_bytes(at.layers, at.told.max_sequences or 1, moe=at.arch.is_moe)
+
+
 def _activation(arch: Architecture, rules: VllmVersion, told: Settings, *, last: bool) -> Band:
-    tokens, ranks = told.max_batched_tokens or 1, told.tensor_parallel
+    tokens = told.max_batched_tokens or 1
     sampler = activation.sampler_bytes(
         arch, max_sequences=told.max_sequences or 1, bytes_per_logit=rules.bytes_per_logit
     )
     residual = activation.residual_bytes(arch, tokens)
     images = activation.image_bytes(arch, tokens)
-    experts = activation.expert_workspace_bytes(arch, tokens, tensor_parallel=ranks)
-    prefill = activation.prefill_bytes(arch, tokens, tensor_parallel=ranks) + experts
+    experts = _expert_workspace(arch, told, tokens)
+    prefill = activation.prefill_bytes(arch, tokens, tensor_parallel=told.tensor_parallel) + experts
     if told.pipeline_parallel > 1:  # the hidden states and the residual that travel between stages
         prefill += 2 * residual
     held = experts if rules.held_expert_workspace else 0
@@ -180,8 +157,20 @@ def _activation(arch: Architecture, rules: VllmVersion, told: Settings, *, last:
     return Band(max(0, expected - expected // 10), expected, expected + expected // 10 + images)
 
 
-def _other(rules: VllmVersion, told: Settings) -> Band:
-    if told.tensor_parallel > 1:
+def _expert_workspace(arch: Architecture, told: Settings, tokens: int) -> int:
+    """Copies gather their tokens before the experts, so that each rank has the rows of all of them; whole experts are
+    as wide as they are, parts of each are divided."""
+    ranks = 1 if told.expert_parallel else told.tensor_parallel * told.data_parallel
+    return activation.expert_workspace_bytes(arch, tokens * told.data_parallel, tensor_parallel=ranks)
+
+
+def _communicates(arch: Architecture, told: Settings) -> bool:
+    """Whether ranks exchange activations within a layer. Copies of a dense model know nothing of each other."""
+    return told.tensor_parallel > 1 or (told.data_parallel > 1 and arch.is_moe)
+
+
+def _other(arch: Architecture, rules: VllmVersion, told: Settings) -> Band:
+    if _communicates(arch, told):
         return rules.other_tensor_parallel
     return vllm_versions.OTHER_PIPELINE_ONLY if told.pipeline_parallel > 1 else rules.other
 
@@ -192,21 +181,14 @@ def _unmeasured(card: Card, number: tuple[int, int]) -> int:
     return 0 if measured else card.memory_bytes // 40
 
 
-def _outside(
-    arch: Architecture, rules: VllmVersion, told: Settings, span: tuple[int, int], *, last: bool
-) -> tuple[Term, ...]:
-    many = told.tensor_parallel * told.pipeline_parallel > 1
-    terms = [
-        Term(
-            "context",
-            vllm_versions.CONTEXT_MANY if many else vllm_versions.CONTEXT_ONE,
-            "CUDA context and NCCL, taken before the first measurement",
-        )
-    ]
+def _outside(rules: VllmVersion, at: Stage) -> tuple[Term, ...]:
+    arch, told = at.arch, at.told
+    many = told.pipeline_parallel > 1 or _communicates(arch, told)
+    context = vllm_versions.CONTEXT_MANY if many else vllm_versions.CONTEXT_ONE
+    terms = [Term("context", context, "CUDA context and NCCL, taken before the first measurement")]
     if not rules.graphs_budgeted and not told.eager:
-        graphs = vllm_versions.graph_bytes(span[1] - span[0], told.max_sequences or 1, moe=arch.is_moe)
-        terms.append(Term("graphs", graphs, "CUDA graphs, captured after the pool is allocated"))
-    if last:
+        terms.append(Term("graphs", _graphs(at), "CUDA graphs, captured after the pool is allocated"))
+    if at.is_last:
         warm = 4 * (told.max_sequences or 1) * arch.vocab_size
         terms.append(Term("sampler warm-up", exact(warm), "one FP32 buffer of logits that finds no hole"))
     unpacked = activation.unpacked_expert_layer_bytes(arch, tensor_parallel=told.tensor_parallel)

@@ -5,9 +5,10 @@ model. GiB unless the name says otherwise.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from kvbudget.engines.compressed import Packing
 from kvbudget.engines.result import GIB, Band, band, exact, gib
 
 OLDEST: Final = (0, 10)
@@ -34,72 +35,51 @@ class VllmVersion:
     held_expert_workspace: bool
     """The experts' buffers are held for the life of the process (fused_moe: WorkspaceManager)."""
     batches_in_flight: int
-    """Batches whose tokens a window keeps besides itself: two with asynchronous scheduling."""
+    """Batches whose tokens a window keeps besides itself: two with asynchronous scheduling (max_in_flight_tokens)."""
+    packing: Packing
+    """How blocks of compressed caches are packed."""
 
 
-VERSIONS: Final[tuple[VllmVersion, ...]] = (
-    # 0.10 and 0.11: sorts with int64 indices and several FP32 copies alive at once; 5 logs of 0.11 on H100 give
-    # 4.76, 5.56, 5.64, 5.64 and 7.38 GiB, proportional to the vocabulary.
-    VllmVersion(
-        since=(0, 10),
-        memory_fraction=0.90,
-        bytes_per_logit=35.5,
-        other=band(0.05, 0.13, 0.30),
-        other_tensor_parallel=band(0.30, 0.54, 2.20),
-        graphs_budgeted=False,
-        token_line="groups",
-        held_expert_workspace=False,
-        batches_in_flight=1,
-    ),
-    # 0.12: the experts' buffers come from one manager.
-    VllmVersion(
-        since=(0, 12),
-        memory_fraction=0.90,
-        bytes_per_logit=35.5,
-        other=band(0.05, 0.13, 0.46),
-        other_tensor_parallel=band(0.30, 0.54, 2.20),
-        graphs_budgeted=False,
-        token_line="groups",
-        held_expert_workspace=True,
-        batches_in_flight=1,
-    ),
-    # 0.17: the sampler frees what it has used: FP32 logits, their sorted copy, probabilities. 61 logs of 0.19 on H100.
-    VllmVersion(
-        since=(0, 17),
-        memory_fraction=0.90,
-        bytes_per_logit=12,
-        other=band(0.22, 0.25, 0.46),
-        other_tensor_parallel=band(2.00, 2.10, 2.25),
-        graphs_budgeted=False,
-        token_line="groups",
-        held_expert_workspace=True,
-        batches_in_flight=1,
-    ),
-    # 0.21: CUDA graphs are estimated and taken off; the token line becomes concurrency × max_model_len.
-    VllmVersion(
-        since=(0, 21),
-        memory_fraction=0.90,
-        bytes_per_logit=12,
-        other=band(0.20, 0.25, 0.50),
-        other_tensor_parallel=band(0.50, 2.10, 2.40),
-        graphs_budgeted=True,
-        token_line="concurrency",
-        held_expert_workspace=True,
-        batches_in_flight=1,
-    ),
-    # 0.22: 0.92 by default; asynchronous scheduling keeps two batches in flight (a log of 0.22 with windows agrees).
-    VllmVersion(
-        since=(0, 22),
-        memory_fraction=0.92,
-        bytes_per_logit=12,
-        other=band(0.20, 0.25, 0.50),
-        other_tensor_parallel=band(0.50, 2.10, 2.40),
-        graphs_budgeted=True,
-        token_line="concurrency",
-        held_expert_workspace=True,
-        batches_in_flight=2,
-    ),
+_V0_10: Final = VllmVersion(
+    since=(0, 10),
+    memory_fraction=0.90,
+    bytes_per_logit=35.5,
+    other=band(0.05, 0.13, 0.30),
+    other_tensor_parallel=band(0.30, 0.54, 2.20),
+    graphs_budgeted=False,
+    token_line="groups",
+    held_expert_workspace=False,
+    batches_in_flight=1,
+    packing="tuples",
 )
+"""Sorts with int64 indices and several FP32 copies alive at once; 5 logs of 0.11 on H100 give 4.76, 5.56, 5.64, 5.64
+and 7.38 GiB, proportional to the vocabulary."""
+_V0_12: Final = replace(_V0_10, since=(0, 12), other=band(0.05, 0.13, 0.46), held_expert_workspace=True)
+"""The experts' buffers come from one manager."""
+_V0_17: Final = replace(
+    _V0_12,
+    since=(0, 17),
+    bytes_per_logit=12,
+    other=band(0.22, 0.25, 0.46),
+    other_tensor_parallel=band(2.00, 2.10, 2.25),
+)
+"""The sampler frees what it has used: FP32 logits, their sorted copy, probabilities. 61 logs of 0.19 on H100."""
+_V0_21: Final = replace(
+    _V0_17,
+    since=(0, 21),
+    other=band(0.20, 0.25, 0.50),
+    other_tensor_parallel=band(0.50, 2.10, 2.40),
+    graphs_budgeted=True,
+    token_line="concurrency",
+)
+"""CUDA graphs are estimated and taken off; the token line becomes concurrency × max_model_len."""
+_V0_22: Final = replace(_V0_21, since=(0, 22), memory_fraction=0.92)
+_V0_24: Final = replace(_V0_22, since=(0, 24), packing="sizes")
+_V0_26: Final = replace(_V0_24, since=(0, 26), batches_in_flight=2)
+"""Blocks behind a window are freed once their tokens are processed, not scheduled (vllm#47728)."""
+_V0_27: Final = replace(_V0_26, since=(0, 27), packing="groups")
+VERSIONS: Final[tuple[VllmVersion, ...]] = (_V0_10, _V0_12, _V0_17, _V0_21, _V0_22, _V0_24, _V0_26, _V0_27)
+"""Each row says only what changed from the one before it."""
 
 OTHER_PIPELINE_ONLY: Final = band(0.05, 0.07, 0.30)
 """Pipeline stages without tensor parallelism: point-to-point buffers alone."""

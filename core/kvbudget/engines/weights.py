@@ -49,11 +49,42 @@ def predicted_bytes(arch: Architecture, told: Settings, span: tuple[int, int]) -
     """Expected bytes on one rank of the stage of layers ``span``."""
     ranks = told.tensor_parallel
     share = rank_bytes(arch, tensor_parallel=ranks, first=span[0], last=span[1], drafts=told.draft_tokens > 0)
+    share -= elsewhere_bytes(arch, told, span)
     if told.mlp_ranks is not None and told.mlp_ranks > ranks:
         part = count(arch, tensor_parallel=ranks, first=span[0], last=span[1])
         divided = replace(part, mixer=0, kept=0, tables=part.tables // 2)
         share -= stored_bytes(arch, divided) * (told.mlp_ranks - ranks) // told.mlp_ranks
     return share + rotary_bytes(arch) + absorbed_bytes(arch, ranks, span) + padded_expert_bytes(arch, ranks, span)
+
+
+def elsewhere_bytes(arch: Architecture, told: Settings, span: tuple[int, int]) -> int:
+    """Bytes of experts that tensor parallelism alone would put on a rank, and that data and expert parallelism put
+    elsewhere; below 0 where whole experts are more than a part of each.
+
+    DeepSeek-V3 on 8 copies of one rank: 32 of 256 experts of 3 × 7168 × 2048 in 58 layers stay.
+
+    >>> from kvbudget.shapes.config import from_config
+    >>> from kvbudget.shapes.table import facts
+    >>> v3 = from_config(facts("deepseek-ai/DeepSeek-V3"))
+    >>> away = elsewhere_bytes(v3, Settings(data_parallel=8, expert_parallel=True), (0, 61))
+    >>> round(away / (58 * (256 - 32) * 3 * 7168 * 2048), 3)
+    1.0
+    """
+    if told.data_parallel == 1 and not told.expert_parallel:
+        return 0
+    ranks = told.tensor_parallel * told.data_parallel
+    stage = arch if span == (0, arch.layers) else arch.stage(*span)
+    here = kept = 0
+    for mlp in stage.feed_forward:
+        here += len(mlp.layers) * -(-mlp.elements.experts // told.tensor_parallel)
+        if told.expert_parallel and mlp.experts:
+            kept += len(mlp.layers) * -(-mlp.experts // ranks) * (mlp.elements.experts // mlp.experts)
+        else:
+            kept += len(mlp.layers) * -(-mlp.elements.experts // ranks)
+    if told.draft_tokens and arch.drafts is not None and span[1] == arch.layers and not arch.weights.drafts_plain:
+        draft = arch.drafts.layers * arch.drafts.elements.experts
+        here, kept = here + -(-draft // told.tensor_parallel), kept + -(-draft // ranks)
+    return (here - kept) * arch.weights.expert_millibits // 8000
 
 
 def rotary_bytes(arch: Architecture) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvbudget.engines import Band, Settings
+from kvbudget.engines import Band
 from kvbudget.engines.result import StageBudget, Term
 from kvbudget.gpu import CatalogueEntry
 from kvbudget.gpucatalogue import ROWS
@@ -56,7 +56,8 @@ def plan_json(answer: Answer, remedies: Sequence[Remedy]) -> Json:
 
 
 def capacity_json(answer: Answer) -> Json:
-    """What the pool holds. ``pages`` can be granted; ``tokens`` as the engine's log counts them."""
+    """What the pool of one copy holds: ``pages`` can be granted, ``tokens`` as the engine's log counts them. The
+    concurrency is that of the replica."""
     plan = answer.budget
     low, expected, high = answer.concurrency()
     return {
@@ -154,22 +155,18 @@ def gpu_json(name: str, entry: CatalogueEntry) -> Json:
     }
 
 
-def told(answer: Answer) -> Settings:
-    """The settings with the engine's defaults filled in."""
-    settings = answer.budget.settings
-    return settings if isinstance(settings, Settings) else answer.question.settings
-
-
 def _gpu(answer: Answer) -> Json:
     device = answer.question.device
     return {"class": device.name, "memoryBytes": device.card.memory_bytes, "count": answer.gpus}
 
 
 def _settings(answer: Answer) -> Json:
-    used = told(answer)
+    used = answer.told
     return {
         "tensorParallel": used.tensor_parallel,
         "pipelineParallel": used.pipeline_parallel,
+        "dataParallel": used.data_parallel,
+        "expertParallel": used.expert_parallel,
         "kvPrecision": answer.budget.kv_precision,
         "maxModelLen": answer.budget.max_model_len,
         "utilization": used.memory_fraction,
@@ -220,6 +217,7 @@ def _remedy(remedy: Remedy) -> Json:
         "gain": remedy.gain,
         "fits": remedy.fits,
         "changes": [{"option": option, "value": value} for option, value in remedy.changes],
+        "parts": [{"text": text, "gain": gain} for text, gain in remedy.parts],
         "gpus": remedy.answer.gpus,
         "concurrency": remedy.answer.concurrency()[0],
     }

@@ -1,47 +1,32 @@
 """What would fit, and what each remedy gains: every one is worked out by the same budget as the plan itself.
 
-A remedy that does not suffice alone is told too, with what it gains: two of them may do together.
+A remedy is the smallest step of its kind that suffices. Where no single one does, the smallest combinations are told:
+of two changes, else of three, each at the smallest step at which all together suffice. A single step that gains
+something but does not suffice is told too.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from kvbudget.engines import KVFormat, Settings
-from kvbudget.engines.pages import resolved_format
-from kvbudget.engines.result import longest
-from kvbudget.planner.question import Answer, Device, Question, ask, at_length, length_limit
+from kvbudget.planner import steps
+from kvbudget.planner.question import Answer, Device, Question, ask
+from kvbudget.planner.steps import Change, Ladder, Step
 
-Change = tuple[str, str | int | float]
-"""An option of the command line, and its value."""
-
-_ENGINE_KV: Final[dict[str, tuple[str, ...]]] = {
-    "vllm": ("FP8E4M3",),
-    "sglang": ("FP8E4M3",),
-    "tensorrt_llm": ("FP8E4M3", "NVFP4"),
-    "bundled": ("FP8E4M3", "INT8", "INT4", "NVFP4"),
-}
-"""Formats smaller than 16 bits that the engines have on most cards, the best first."""
-HIGHEST_FRACTION: Final = 0.95
-"""Above it, engines were seen to run out of memory although planned."""
-_LOWEST_FRACTION: Final = 0.5
-_FEWEST_SEQUENCES: Final = 8
-_FEWEST_BATCHED: Final = 1024
-_MOST_RANKS: Final = 16
-_STAGES: Final = (2, 4, 8)
-_GIB: Final = 1024**3
+_MOST_COMBINATIONS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """``text`` says what to do, ``gain`` what comes of it. ``fits``: it suffices alone. ``answer`` is the plan with
-    it."""
+    """``text`` says what to do, ``gain`` what comes of it. ``fits``: it suffices. ``answer`` is the plan with it.
+    ``parts`` are the changes that it is made of, one or several, each with what it adds to those before it."""
 
     text: str
     gain: str
     changes: tuple[Change, ...]
     fits: bool
     answer: Answer
+    parts: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +58,10 @@ def cause(answer: Answer) -> Cause | None:
 def remedies(answer: Answer, devices: Iterable[Device]) -> tuple[Remedy, ...]:
     """Every remedy that gains something, those that suffice first. ``devices``: other types to choose from. Of a plan
     that fits: what holds more."""
-    found = [r for r in _remedies(answer, tuple(devices)) if r.fits or _holds_more(r.answer, answer)]
+    others = tuple(devices)
+    found = [r for r in _singles(answer, others) if r.fits or _holds_more(r.answer, answer)]
+    if answer.verdict != "fits":
+        found += _longer(answer, found) if any(r.fits for r in found) else _combinations(answer, others)
     return tuple(sorted(found, key=lambda remedy: not remedy.fits))
 
 
@@ -81,153 +69,120 @@ def _holds_more(new: Answer, old: Answer) -> bool:
     return new.verdict != "refused" and new.concurrency()[0] > old.concurrency()[0]
 
 
-def _remedies(answer: Answer, devices: tuple[Device, ...]) -> Iterator[Remedy]:
-    fits = answer.verdict == "fits"
-    if not fits:
-        yield from _shorter(answer)
-    yield from _kv_formats(answer)
-    if not fits:
-        yield from _fraction(answer)
-        yield from _batches(answer)
-    yield from _more_gpus(answer)
-    if not fits:
-        yield from _other_class(answer, devices)
+def _singles(answer: Answer, devices: tuple[Device, ...]) -> Iterator[Remedy]:
+    if answer.verdict == "fits":
+        for ladder in (steps.kv_formats(answer), steps.gpus(answer)):
+            yield from _first(answer, ladder, also_short=False)
+        return
+    yield from _shorter(answer)
+    yield from _first(answer, steps.kv_formats(answer), also_short=True)
+    yield from _first(answer, steps.weight_formats(answer), also_short=True)
+    yield from _first(answer, steps.higher_shares(answer)) or _first(answer, steps.lower_shares(answer))
+    for ladder in (
+        steps.sequences(answer),
+        steps.batches(answer),
+        steps.gpus(answer),
+        steps.devices(answer, devices),
+    ):
+        yield from _first(answer, ladder)
+
+
+def _first(answer: Answer, ladder: Ladder, *, also_short: bool = False) -> list[Remedy]:
+    """The first step that suffices; with ``also_short`` those before it too, which do not."""
+    tried: list[Remedy] = []
+    for step in ladder:
+        made = _made(answer, (step,))
+        if made.fits:
+            return [*tried, made] if also_short else [made]
+        tried.append(made)
+    return tried if also_short else []
 
 
 def _shorter(answer: Answer) -> Iterator[Remedy]:
-    """A lower maximum length, judged on the low end; with a known prompt, the output that is left."""
-    plan, question = answer.budget, answer.question
-    limit = length_limit(question.shape)
-    most = plan.max_model_len if limit is None else min(plan.max_model_len, limit)
-    best = longest(plan.worst.pool, plan.grantable_pages.low // question.requests, most)
-    if best < 2 or best == plan.max_model_len:
+    """A lower maximum length; with a known prompt, the output that is left."""
+    step = steps.shorter(answer)
+    if step is None:
         return
-    shorter = at_length(answer, best)
-    if shorter.verdict != "fits":
+    made = _made(answer, (step,))
+    if not made.fits:
         return
-    lost = plan.max_model_len - best
-    yield Remedy(
-        f"lower --max-model-len to {best}",
-        f"{lost} tokens less ({100 * lost // plan.max_model_len}%); {_at_once(question.requests)}",
-        (("--max-model-len", best),),
-        True,
-        shorter,
-    )
-    if question.input_tokens is not None and best > question.input_tokens:
-        output = best - question.input_tokens
-        yield Remedy(
-            f"cap output at {output} tokens",
-            f"prompts of {question.input_tokens} and that output are {best} tokens; {_at_once(question.requests)}",
-            (("max_tokens", output),),
-            True,
-            shorter,
-        )
+    yield made
+    length, prompt = made.answer.budget.max_model_len, answer.question.input_tokens
+    if prompt is not None:
+        text = f"cap output at {length - prompt} tokens"
+        gain = f"prompts of {prompt} and that output are {length} tokens; {_at_once(answer.question.requests)}"
+        yield Remedy(text, gain, (("max_tokens", length - prompt),), True, made.answer, ((text, gain),))
+
+
+def _longer(answer: Answer, singles: Sequence[Remedy]) -> list[Remedy]:
+    """Smaller formats that do not suffice alone, with a length above the one that fits without them."""
+    alone = next((r.answer.budget.max_model_len for r in singles if r.changes[0][0] == "--max-model-len"), None)
+    found = []
+    for ladder in (steps.kv_formats(answer), steps.weight_formats(answer)):
+        for step in ladder:
+            moved = ask(step.move(answer.question))
+            length = steps.shorter(moved)
+            if alone is None or length is None or moved.verdict == "fits":
+                continue
+            made = _made(answer, (step, length))
+            if made.fits and made.answer.budget.max_model_len > alone:
+                found.append(made)
+                break
+    return found
+
+
+def _combinations(answer: Answer, devices: tuple[Device, ...]) -> list[Remedy]:
+    """The smallest that suffice: of two changes, else of three."""
+    kv, weights = steps.kv_formats(answer), steps.weight_formats(answer)
+    gpus, types, fewer = steps.gpus(answer), steps.devices(answer, devices), steps.sequences(answer)
+    pairs = ((kv, weights), (kv, gpus), (weights, gpus), (kv, types), (weights, types), (kv, fewer), (weights, fewer))
+    shortened: tuple[tuple[Ladder, ...], ...] = ((kv,), (weights,), (gpus,))
+    triples = ((kv, weights, gpus), (kv, weights, types))
+    for ladders, before_length in ((pairs, shortened), (triples, ((kv, weights),))):
+        chosen = [found for one in ladders if (found := _smallest(answer.question, one))]
+        chosen += [found for one in before_length if (found := _smallest(answer.question, one, shorten=True))]
+        if chosen:
+            return [_made(answer, one) for one in chosen[:_MOST_COMBINATIONS]]
+    return []
+
+
+def _smallest(question: Question, ladders: Sequence[Ladder], *, shorten: bool = False) -> tuple[Step, ...] | None:
+    """One step of each ladder, and at the end a lower length if told to: the first of the first ladder with which any
+    of the others suffice, then the first of the second, …"""
+    if not ladders:
+        answer = ask(question)
+        if not shorten:
+            return () if answer.verdict == "fits" else None
+        length = steps.shorter(answer)
+        fits = length is not None and ask(length.move(question)).verdict == "fits"
+        return (length,) if length is not None and fits else None
+    for step in ladders[0]:
+        rest = _smallest(step.move(question), ladders[1:], shorten=shorten)
+        if rest is not None:
+            return (step, *rest)
+    return None
+
+
+def _made(answer: Answer, taken: Sequence[Step]) -> Remedy:
+    now, parts = answer, []
+    for step in taken:
+        new = ask(step.move(now.question))
+        parts.append((step.text, _gain(now, new)))
+        now = new
+    gains = [f"{text}: {gain}" for text, gain in parts] if len(parts) > 1 else [parts[0][1]]
+    changes = tuple(change for step in taken for change in step.changes)
+    text = " and ".join(text for text, _ in parts)
+    return Remedy(text, "; ".join(gains), changes, now.verdict == "fits", now, tuple(parts))
+
+
+def _gain(old: Answer, new: Answer) -> str:
+    lost = old.budget.max_model_len - new.budget.max_model_len
+    if lost:
+        share = 100 * lost // old.budget.max_model_len
+        return f"{lost} tokens less ({share}%); {_at_once(new.question.requests)}"
+    before, after = old.concurrency()[0], new.concurrency()[0]
+    return f"{before:g} → {after:g} requests of {new.budget.max_model_len} tokens at once, at least"
 
 
 def _at_once(requests: int) -> str:
     return "one request of that length fits" if requests == 1 else f"{requests} requests of that length fit at once"
-
-
-def _kv_formats(answer: Answer) -> Iterator[Remedy]:
-    question = answer.question
-    now = resolved_format(question.shape, question.settings.kv_format)
-    if now not in ("BF16", "FP16", "FP32"):
-        return
-    for name in _ENGINE_KV[question.engine]:
-        wanted: KVFormat | None = next((f for f in get_args(KVFormat) if f == name), None)
-        if wanted is None or name not in question.device.kv_precisions:
-            continue
-        better = _with(question, kv_format=wanted)
-        yield _remedy(f"KV in {name}", answer, better, (("--kv-precision", name),))
-        if better.verdict == "fits":
-            return
-
-
-def _fraction(answer: Answer) -> Iterator[Remedy]:
-    """Another share of the memory: the lowest above it that fits, else the highest below it."""
-    used = _told(answer).memory_fraction
-    if used is None:
-        return
-    percent = round(used * 100)
-    above = range(percent + 1, round(HIGHEST_FRACTION * 100) + 1)
-    below = range(percent - 1, round(_LOWEST_FRACTION * 100) - 1, -1)
-    for share in (*above, *below):
-        better = _with(answer.question, memory_fraction=share / 100)
-        if better.verdict == "fits":
-            verb = "raise" if share > percent else "lower"
-            yield _remedy(
-                f"{verb} --utilization to {share / 100:.2f}", answer, better, (("--utilization", share / 100),)
-            )
-            return
-
-
-def _batches(answer: Answer) -> Iterator[Remedy]:
-    """Smaller batches: the first half, quarter, … that fits."""
-    told = _told(answer)
-    sequences, tokens = (told.max_sequences or 0) // 2, (told.max_batched_tokens or 0) // 2
-    while sequences >= max(_FEWEST_SEQUENCES, answer.question.requests):
-        better = _with(answer.question, max_sequences=sequences)
-        if better.verdict == "fits":
-            change = (("--max-num-seqs", sequences),)
-            yield _remedy(f"lower --max-num-seqs to {sequences}", answer, better, change)
-            break
-        sequences //= 2
-    while tokens >= _FEWEST_BATCHED:
-        better = _with(answer.question, max_batched_tokens=tokens)
-        if better.verdict == "fits":
-            change = (("--max-batched-tokens", tokens),)
-            yield _remedy(f"lower --max-batched-tokens to {tokens}", answer, better, change)
-            break
-        tokens //= 2
-
-
-def _more_gpus(answer: Answer) -> Iterator[Remedy]:
-    """The fewest GPUs of the same type that suffice: by tensor parallelism, else with stages too. Of a plan that is
-    refused for how it is split, also fewer."""
-    question = answer.question
-    now = question.settings.tensor_parallel
-    ranks = range(1 if answer.verdict == "refused" else now + 1, _MOST_RANKS + 1)
-    possible = [a for n in ranks if n != now and (a := _with(question, tensor_parallel=n)).verdict != "refused"]
-    best = next((a for a in possible if a.verdict == "fits"), None)
-    if best is None and possible:
-        eight = next((a for a in possible if a.question.settings.tensor_parallel == 8), possible[-1])
-        now_deep, layers = question.settings.pipeline_parallel, question.shape.layers
-        stages = (n for n in _STAGES if now_deep < n <= layers)
-        deeper = (_with(eight.question, pipeline_parallel=n) for n in stages)
-        best = next((a for a in deeper if a.verdict == "fits"), None)
-    if best is None:
-        return
-    told = best.question.settings
-    changes: tuple[Change, ...] = (("--tp", told.tensor_parallel),)
-    text = f"--tp {told.tensor_parallel}"
-    if told.pipeline_parallel != question.settings.pipeline_parallel:
-        changes, text = (*changes, ("--pp", told.pipeline_parallel)), f"{text} --pp {told.pipeline_parallel}"
-    yield _remedy(f"{text} ({best.gpus} GPUs instead of {answer.gpus})", answer, best, changes)
-
-
-def _other_class(answer: Answer, devices: tuple[Device, ...]) -> Iterator[Remedy]:
-    """The type with the least memory on which it fits, of the same maker unless the engine would not start there."""
-    here, refused = answer.question.device, answer.verdict == "refused"
-    others = (d for d in devices if d.name != here.name and (d.maker == here.maker or refused))
-    for device in sorted(others, key=lambda d: d.card.memory_bytes):
-        better = ask(replace(answer.question, device=device))
-        if better.verdict == "fits":
-            size = f"{device.card.memory_bytes / _GIB:.1f} GiB each"
-            yield _remedy(f"--gpu {device.name} ({size})", answer, better, (("--gpu", device.name),))
-            return
-
-
-def _told(answer: Answer) -> Settings:
-    """The settings with the engine's defaults filled in."""
-    told = answer.budget.settings
-    return told if isinstance(told, Settings) else answer.question.settings
-
-
-def _with(question: Question, **changes: object) -> Answer:
-    return ask(replace(question, settings=replace(question.settings, **changes)))  # type: ignore[arg-type]
-
-
-def _remedy(text: str, old: Answer, new: Answer, changes: tuple[Change, ...]) -> Remedy:
-    before, after = old.concurrency()[0], new.concurrency()[0]
-    gain = f"{before:g} → {after:g} requests of {new.budget.max_model_len} tokens at once, at least"
-    return Remedy(text, gain, changes, new.verdict == "fits", new)

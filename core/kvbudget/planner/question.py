@@ -19,8 +19,8 @@ The engine's own verdict is for one request. More at once fit where their pages 
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from kvbudget.engines import Card, EngineBudget, KVFormat, Settings, budget
-from kvbudget.engines.pages import resolved_format
+from kvbudget.engines import Card, EngineBudget, Settings, budget
+from kvbudget.engines.bundled import weight_precision
 from kvbudget.engines.verdict import judged
 from kvbudget.errors import InputError
 from kvbudget.gpu import CatalogueEntry
@@ -30,15 +30,20 @@ Outcome = Literal["fits", "at risk", "does not fit", "refused"]
 """``at risk`` does not count as fitting: only the expected figures hold, not the low end."""
 
 _GIB: Final = 1024**3
+_AMD: Final = "amd.com"
+_PLAIN: Final = ("BF16", "FP16", "FP32")
+"""Where a card lacks one of them, engines take another of the same bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU type. ``kv_precisions``: those it can do, the best first. ``notes`` are for the user."""
+    """One GPU type. ``kv_precisions`` and ``weight_precisions``: those it can do, the best first; no weights at all
+    mean that it is not known. ``notes`` are for the user."""
 
     name: str
     card: Card
     kv_precisions: tuple[str, ...]
+    weight_precisions: tuple[str, ...] = ()
     resource_name: str = "nvidia.com/gpu"
     notes: tuple[str, ...] = ()
 
@@ -62,6 +67,11 @@ class Question:
     requests: int = 1
     input_tokens: int | None = None
 
+    @property
+    def requests_each(self) -> int:
+        """Requests at once of one copy, where data parallelism deals them out."""
+        return -(-self.requests // self.settings.data_parallel)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -76,17 +86,24 @@ class Answer:
     @property
     def gpus(self) -> int:
         """GPUs of one replica."""
-        return self.question.settings.tensor_parallel * self.question.settings.pipeline_parallel
+        told = self.question.settings
+        return told.tensor_parallel * told.pipeline_parallel * told.data_parallel
 
     @property
     def pages_each(self) -> int:
         """Pages that one request of the wanted length takes."""
         return self.budget.worst.pool.pages_for(self.budget.max_model_len)
 
+    @property
+    def told(self) -> Settings:
+        """The settings with the engine's defaults filled in."""
+        return self.budget.settings or self.question.settings
+
     def concurrency(self) -> tuple[float, float, float]:
-        """Requests of the wanted length that the pool holds at once: low, expected, high, rounded down to 1/100."""
-        pages, each = self.budget.grantable_pages, self.pages_each
-        low, expected, high = (count * 100 // each / 100 for count in (pages.low, pages.expected, pages.high))
+        """Requests of the wanted length that the replica holds at once: low, expected, high, rounded down to 1/100."""
+        pages, each, copies = self.budget.grantable_pages, self.pages_each, self.question.settings.data_parallel
+        ends = (pages.low, pages.expected, pages.high)
+        low, expected, high = (copies * (count * 100 // each) / 100 for count in ends)
         return low, expected, high
 
 
@@ -96,6 +113,7 @@ def catalogue_device(name: str, entry: CatalogueEntry) -> Device:
         name=name,
         card=Card(name=name, memory_bytes=entry.memory_bytes, compute_capability=capability(entry.compute_capability)),
         kv_precisions=entry.kv_precisions,
+        weight_precisions=entry.weight_precisions,
         resource_name=entry.resource_name,
         notes=(
             *(() if entry.measured else (f"memory of {name} is derived from its makers' figures, not measured",)),
@@ -148,9 +166,10 @@ def _verdict(question: Question, plan: EngineBudget) -> tuple[Outcome, str]:
     if plan.verdict in ("refused", "KV too small"):
         return "refused" if plan.verdict == "refused" else "does not fit", plan.reason
     pool, pages = plan.worst.pool, plan.grantable_pages
-    need = question.requests * pool.pages_for(plan.max_model_len)
+    need = question.requests_each * pool.pages_for(plan.max_model_len)
+    dealt = "" if question.settings.data_parallel == 1 else f", {question.requests_each} on each copy,"
     needed = (
-        f"{question.requests} requests of {plan.max_model_len} tokens need {need} pages "
+        f"{question.requests} requests of {plan.max_model_len} tokens{dealt} need {need} pages "
         f"({need * pool.page_bytes / _GIB:.2f} GiB)"
     )
     if need > pages.expected:
@@ -172,19 +191,40 @@ def _not_possible(question: Question, plan: EngineBudget) -> str | None:
     limit = length_limit(question.shape)
     if limit is not None and plan.max_model_len > limit:
         return f"{plan.max_model_len} tokens are above the model's own limit; set --max-model-len to {limit} or less"
-    if question.engine == "tensorrt_llm" and question.device.maker == "amd.com":
-        return f"TensorRT-LLM runs on NVIDIA's GPUs only, and {question.device.name} is none"
-    wanted: KVFormat | None = question.settings.kv_format
-    offered = question.device.kv_precisions
-    if wanted is not None and wanted not in offered and wanted != "FP32":
-        return f"{question.device.name} cannot do KV in {wanted}; it offers {', '.join(offered)}"
+    return _not_on_device(question, plan) or _not_in_engine(question)
+
+
+def _not_on_device(question: Question, plan: EngineBudget) -> str | None:
+    device = question.device
+    if question.engine == "tensorrt_llm" and device.maker == _AMD:
+        return f"TensorRT-LLM runs on NVIDIA's GPUs only, and {device.name} is none"
+    wanted, used = question.settings.kv_format, plan.kv_precision
+    if used not in device.kv_precisions and used != "FP32" and (wanted is not None or used not in _PLAIN):
+        asks = "" if wanted else ", which the checkpoint asks for"
+        return f"{device.name} cannot do KV in {used}{asks}; it offers {', '.join(device.kv_precisions)}"
+    weights = question.shape.weights.name if question.engine != "bundled" else weight_precision(question.shape)
+    # The other engines' rules for NVIDIA's cards are in engines/loading.py.
+    told = question.engine == "bundled" or (device.maker == _AMD and weights == "FP8")
+    if told and weights not in _PLAIN and device.weight_precisions and weights not in device.weight_precisions:
+        return f"{device.name} cannot do weights in {weights}; it offers {', '.join(device.weight_precisions)}"
+    return None
+
+
+def _not_in_engine(question: Question) -> str | None:
+    told = question.settings
+    if told.data_parallel == 1 and not told.expert_parallel:
+        return None
+    if question.engine != "vllm":
+        return "data and expert parallelism are planned for vLLM alone; leave out --dp and --expert-parallel"
+    if told.expert_parallel and not question.shape.is_moe:
+        return f"{question.model} has no experts to deal out; leave out --expert-parallel"
     return None
 
 
 def _notes(question: Question, plan: EngineBudget) -> list[str]:
-    used = resolved_format(question.shape, question.settings.kv_format)
     notes = []
-    if used == "BF16" and used not in question.device.kv_precisions and question.settings.kv_format is None:
+    bundled = question.engine == "bundled"
+    if bundled and plan.kv_precision == "BF16" and "BF16" not in question.device.kv_precisions:
         notes.append(f"{question.device.name} has no BF16; FP16 takes the same memory")
     if question.settings.max_model_len is None:
         known = question.shape.max_position_embeddings is not None

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Final
 
-from kvbudget.engines import Band
+from kvbudget.engines import Band, Settings
 from kvbudget.engines.result import StageBudget, Term
 from kvbudget.planner.bar import bar, legend, parts
-from kvbudget.planner.describe import Explained, told
+from kvbudget.planner.describe import Explained
 from kvbudget.planner.gains import Remedy, cause
 from kvbudget.planner.grid import Cell
 from kvbudget.planner.layerview import LayerRow, sequence_bytes
@@ -23,11 +23,11 @@ _SHOUT: Final = {"fits": "FITS", "at risk": "AT RISK", "does not fit": "DOES NOT
 
 def plan_lines(answer: Answer, remedies: Sequence[Remedy], width: int) -> Iterator[str]:
     """One plan: every term with low, expected and high, the bar, the verdict, the remedies."""
-    plan, question, used = answer.budget, answer.question, told(answer)
+    plan, question, used = answer.budget, answer.question, answer.told
     version = f" {plan.version}" if plan.version else ""
     yield f"{question.model} ({question.shape.kind}) on {_gpus(answer)}, {plan.engine}{version}"
     yield (
-        f"  tensor parallel {used.tensor_parallel}, pipeline parallel {used.pipeline_parallel}, "
+        f"  tensor parallel {used.tensor_parallel}, pipeline parallel {used.pipeline_parallel}, {_copies(used)}"
         f"KV {plan.kv_precision}, sequences {used.max_sequences}, batched tokens {used.max_batched_tokens}"
     )
     yield ""
@@ -149,18 +149,33 @@ def _row(label: str, band: Band) -> str:
     return f"  {label:<{_LABEL}}{_gib(band.low):>10}{_gib(band.expected):>10}{_gib(band.high):>10}"
 
 
+def _copies(used: Settings) -> str:
+    """Where there are none, nothing is said."""
+    copies = f"data parallel {used.data_parallel}, " if used.data_parallel > 1 else ""
+    return copies + ("expert parallel, " if used.expert_parallel else "")
+
+
 def _remedy_lines(answer: Answer, remedies: Sequence[Remedy]) -> Iterator[str]:
     fits = answer.verdict == "fits"
-    for title, chosen in (
-        ("to hold more" if fits else "would fit", [r for r in remedies if r.fits]),
-        ("gain, but do not suffice alone", [r for r in remedies if not r.fits]),
-    ):
+    enough, short = [r for r in remedies if r.fits], [r for r in remedies if not r.fits]
+    together = bool(enough) and all(len(r.parts) > 1 for r in enough)
+    title = "to hold more" if fits else "would fit, together" if together else "would fit"
+    for head, chosen in ((title, enough), ("gain, but do not suffice alone", short)):
         if chosen:
-            yield f"  {title}:"
+            yield f"  {head}:"
         for remedy in chosen:
-            yield f"    {remedy.text}: {remedy.gain}"
-    if not fits and not any(r.fits for r in remedies):
-        yield "  no single remedy suffices; kvbudget plan --what-if tries them together"
+            yield from _remedy_text(remedy)
+    if not fits and not enough:
+        yield "  nothing that was tried suffices, not even together; kvbudget plan --what-if tries every GPU type"
+
+
+def _remedy_text(remedy: Remedy) -> Iterator[str]:
+    if len(remedy.parts) == 1:
+        yield f"    {remedy.text}: {remedy.gain}"
+        return
+    yield f"    {remedy.text}:"
+    for text, gain in remedy.parts:
+        yield f"      {text}: {gain}"
 
 
 def _gpus(answer: Answer) -> str:

@@ -15,7 +15,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvbudget.engines import Settings
 from kvbudget.errors import InputError
 from kvbudget.planner.question import Answer
 
@@ -70,9 +69,9 @@ def size(answer: Answer, traffic: Traffic, target_percent: int) -> Size:
     if by_kv == 0:
         reason = f"at {target_percent}% not one request of {traffic.tokens} tokens fits ({each} of {pages} pages)"
         raise InputError("--target-percent", f"{reason}; raise it")
-    told = plan.settings if isinstance(plan.settings, Settings) else answer.question.settings
-    most = told.max_sequences
-    per_replica = by_kv if most is None else min(by_kv, most)
+    most, copies = answer.told.max_sequences, answer.told.data_parallel
+    each_copy = by_kv if most is None else min(by_kv, most)
+    per_replica = copies * each_copy
     requests = at_once(traffic)
     replicas = -(-requests // per_replica)
     first = f"{_number(traffic.first_token_seconds)} s + " if traffic.first_token_seconds else ""
@@ -83,10 +82,11 @@ def size(answer: Answer, traffic: Traffic, target_percent: int) -> Size:
         f"= {requests}   (Little's law)",
         f"pages per request = {each} for {traffic.tokens} tokens",
         f"requests per replica = {pages} pages at least × {target_percent}% ÷ {each} = {by_kv}"
-        + ("" if per_replica == by_kv else f", but no more than --max-num-seqs {most}"),
+        + ("" if each_copy == by_kv else f", but no more than --max-num-seqs {most}")
+        + ("" if copies == 1 else f"; {copies} copies = {per_replica}"),
         f"replicas = {requests} ÷ {per_replica}, rounded up = {replicas}",
     )
-    bound = "KV" if per_replica == by_kv else "max-num-seqs"
+    bound = "KV" if each_copy == by_kv else "max-num-seqs"
     return Size(replicas, requests, per_replica, each, bound, formula)
 
 
