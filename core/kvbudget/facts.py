@@ -17,7 +17,7 @@ from kvbudget.parameters import WeightPrecision
 from kvbudget.plan import max_model_len
 from kvbudget.shape import ModelShape, resolve
 
-SERVED_KV: Final[tuple[KVPrecision, ...]] = ("BF16", "FP16", "FP32")
+SERVED_KV: Final[tuple[KVPrecision, ...]] = ("BF16", "FP16", "FP32", "FP8E4M3", "INT8", "INT4")
 """KV precisions that the bundled worker has; the others can be planned."""
 SERVED_WEIGHTS: Final[tuple[WeightPrecision, ...]] = ("BF16", "FP16", "FP32")
 
