@@ -105,7 +105,7 @@ def generate(model: transformers.PreTrainedModel, batches: Sequence[Prompts]) ->
     return Result(tokens / (time.perf_counter() - started), 1000 * statistics.mean(firsts))
 
 
-def _prompts(tokenizer: Tokenizer, count: int) -> Prompts:
+def topic_prompts(tokenizer: Tokenizer, count: int) -> Prompts:
     ids = tokenizer.encode("\n".join(topics.values())[:40_000])
     return [ids[i * PROMPT_TOKENS : (i + 1) * PROMPT_TOKENS] for i in range(count)]
 
@@ -145,7 +145,7 @@ def main() -> None:
     )
     transformers.logging.set_verbosity_error()
     model = transformers.AutoModelForCausalLM.from_pretrained(options.weights, dtype=torch.float32).eval()
-    prompts = _prompts(Tokenizer.load(options.weights), max(options.concurrency))
+    prompts = topic_prompts(Tokenizer.load(options.weights), max(options.concurrency))
     print(
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, transformers {transformers.__version__}, "
         f"{PROMPT_TOKENS} + {OUTPUT_TOKENS} tokens, {options.rounds} rounds; load {os.getloadavg()[0]:.1f}",

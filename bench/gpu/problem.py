@@ -123,5 +123,5 @@ def workspace_for(step: Step, policy: SplitPolicy, device: torch.device, q_len: 
 
 
 def token_major(layout: Layout) -> Layout:
-    """The same page with V as K lies: FP8E4M3 and INT8 only, to decide about the page format."""
+    """The same page with V as K lies, for 8 and 4 bits: to decide about the page format."""
     return replace(layout, v_transposed=False)

@@ -114,13 +114,18 @@ def _limits(facts: Facts) -> Iterator[Problem]:
 
 
 def _served(facts: Facts) -> Iterator[Problem]:
-    """Precisions that can be planned, but that the bundled worker does not have yet."""
-    for path, precision, served in (
-        ("spec.model.weightPrecision", facts.weight_precision, SERVED_WEIGHTS),
-        ("spec.kvCache.precision", facts.kv_precision, SERVED_KV),
+    """Precisions that the class offers and that can be planned, but that the bundled worker does not have yet."""
+    if facts.gpu_class is None:
+        return
+    spec = facts.gpu_class.spec
+    for path, precision, offered, served in (
+        ("spec.model.weightPrecision", facts.weight_precision, spec.weight_precisions, SERVED_WEIGHTS),
+        ("spec.kvCache.precision", facts.kv_precision, spec.kv_precisions, SERVED_KV),
     ):
         if isinstance(precision, str) and precision not in served:
-            reason = f"{precision} can be planned (kvbudget plan) but not served; use {' or '.join(served)}"
+            both = [p for p in offered if p in served]
+            fix = f"use {' or '.join(both)}" if both else f"name a class that offers one of {', '.join(served)}"
+            reason = f"{precision} can be planned (kvbudget plan) but not served; {fix}"
             yield Problem(path, f"not supported yet: {reason}", "NotSupportedYet")
 
 

@@ -18,7 +18,7 @@ from kvbudget.plan import max_model_len
 from kvbudget.served import resolve
 from kvbudget.shape import ModelShape
 
-SERVED_KV: Final[tuple[KVPrecision, ...]] = ("BF16", "FP16", "FP32")
+SERVED_KV: Final[tuple[KVPrecision, ...]] = ("BF16", "FP16", "FP32", "FP8E4M3", "INT8", "INT4")
 """KV precisions that the bundled worker has; the others can be planned."""
 SERVED_WEIGHTS: Final[tuple[WeightPrecision, ...]] = ("BF16", "FP16", "FP32")
 

@@ -1,6 +1,6 @@
 """What would fit, where something does not: each remedy is worked out by the same budget, so that it does fit.
 
-A remedy may need something that can be planned but not served yet (FP8 KV, several GPUs). At apply those are told
+A remedy may need something that can be planned but not served yet (FP8 weights, several GPUs). At apply those are told
 apart: a user must not be led from one refusal into the next.
 """
 

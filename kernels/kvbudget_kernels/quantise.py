@@ -34,7 +34,8 @@ def finite(x: torch.Tensor, precision: str) -> torch.Tensor:
 
 
 def encode(x: torch.Tensor, layout: Layout, head_scale: torch.Tensor | None) -> Coded:
-    """Rows ``x`` [..., kv_heads, head_dim] as they are stored. ``head_scale``: fp32 [kv_heads], FP8E4M3 only."""
+    """Rows ``x`` [..., kv_heads, head_dim] as they are stored. ``head_scale``: FP8E4M3 only, fp32 that broadcasts to
+    [..., kv_heads]."""
     x = finite(x, layout.precision)
     match layout.precision:
         case "FP8E4M3":
@@ -51,13 +52,15 @@ def encode(x: torch.Tensor, layout: Layout, head_scale: torch.Tensor | None) -> 
 
 
 def decode(coded: Coded, layout: Layout, head_scale: torch.Tensor | None) -> torch.Tensor:
-    """fp32 [..., kv_heads, head_dim]. A NaN code of e4m3 is read as ±480: the kernels take its bits as a number."""
+    """fp32 of rows [..., head_dim]; ``head_scale``: as in :func:`encode`, broadcast to the rows. A NaN code of e4m3 is
+    read as ±480: the kernels take its bits as a number."""
     match layout.precision:
         case "FP8E4M3":
             assert head_scale is not None
-            bits = coded.codes.to(torch.int32)
-            half = ((bits & 0x80) << 8 | (bits & 0x7F) << 7).to(torch.int16).view(torch.float16)
-            return half.float() * 256.0 * head_scale.unsqueeze(-1)
+            # Seven places up, e4m3's bits are those of the fp16 number of a 256th; the sign's copy below it goes away.
+            wide = coded.codes.view(torch.int8).to(torch.int16) << 7
+            half = wide.bitwise_and_(~0x4000).view(torch.float16)
+            return half.float() * (256.0 * head_scale.unsqueeze(-1))
         case "INT8":
             assert coded.scale is not None
             return coded.codes.float() * coded.scale

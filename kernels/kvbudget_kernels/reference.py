@@ -1,11 +1,11 @@
 """What the kernels compute, in fp64 torch: the specification. Slow, and correct for any device and shape."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from kvbudget_kernels.quantise import Coded, decode, encode, pack_fp16, unpack_fp16
 from kvbudget_kernels.storage import PagedKV
+from kvbudget_kernels.torch_pages import load, store
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,46 +36,18 @@ def gather(cache: PagedKV, table: torch.Tensor, tokens: int) -> tuple[torch.Tens
 
 def dequantise(cache: PagedKV, pages: torch.Tensor) -> torch.Tensor:
     """fp32 [n, 2, kv_heads, page_tokens, head_dim] of ``pages``: int64 [n]."""
-    layout = cache.layout
-    key, value = cache.key[pages], cache.value[pages]
-    if layout.v_transposed:
-        value = value.transpose(-1, -2)
-    scales: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [(None, None), (None, None)]
-    if cache.scales is not None:
-        low, high = unpack_fp16(cache.scales[pages])
-        if layout.precision == "INT8":
-            scales = [(low, None), (high, None)]
-        else:
-            scales = [(low[..., side::2], high[..., side::2]) for side in range(2)]
-    parts = []
-    for codes, (scale, zero), head in zip((key, value), scales, (cache.k_scale, cache.v_scale), strict=True):
-        per_head = None if head is None else head.view(1, -1, 1)
-        parts.append(decode(Coded(codes, scale, zero), layout, per_head))
-    return torch.stack(parts, dim=1)
+    scales = None if cache.scales is None else cache.scales[pages]
+    key, value = load(replace(cache, key=cache.key[pages], value=cache.value[pages], scales=scales))
+    return torch.stack((key, value), dim=1).float()
 
 
 def kv_write(cache: PagedKV, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
     """Stores ``key``, ``value`` [tokens, kv_heads, head_dim] at ``slots`` int64 [tokens] (page · page_tokens + offset).
     A slot below 0 is skipped, and so is one behind the last page."""
-    layout = cache.layout
-    kept = (slots >= 0) & (slots < cache.pages * layout.page_tokens)
+    tokens = cache.layout.page_tokens
+    kept = (slots >= 0) & (slots < cache.pages * tokens)
     slots = slots[kept]
-    page, offset = slots // layout.page_tokens, slots % layout.page_tokens
-    k, v = encode(key[kept], layout, cache.k_scale), encode(value[kept], layout, cache.v_scale)
-    cache.key[page, :, offset] = k.codes
-    if layout.v_transposed:
-        cache.value.transpose(-1, -2)[page, :, offset] = v.codes
-    else:
-        cache.value[page, :, offset] = v.codes
-    if cache.scales is None:
-        return
-    assert k.scale is not None
-    assert v.scale is not None
-    if k.zero is None or v.zero is None:
-        cache.scales[page, :, offset] = pack_fp16(k.scale, v.scale)
-    else:
-        words = torch.stack((pack_fp16(k.scale, k.zero), pack_fp16(v.scale, v.zero)), dim=-1)
-        cache.scales[page, :, offset] = words.flatten(-2)
+    store(cache, torch.stack((key[kept], value[kept]), dim=1), slots // tokens, slots % tokens)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -53,17 +53,30 @@ class Layout:
 
     @classmethod
     def of(cls, precision: str, kv_heads: int, head_dim: int, page_tokens: int) -> "Layout":
-        """The format that is served. Raises KernelInputError for what no kernel handles."""
+        """The one format of a precision, where the kernels handle it. Raises KernelInputError where they do not."""
+        layout = cls.stored(precision, kv_heads, head_dim, page_tokens)
+        layout.check_kernels()
+        return layout
+
+    @classmethod
+    def stored(cls, precision: str, kv_heads: int, head_dim: int, page_tokens: int) -> "Layout":
+        """The one format of a precision, for heads and pages that torch alone may attend over. Raises KernelInputError
+        for a precision that has none."""
         require(precision in PRECISIONS, "precision", f"{precision!r} has no kernel", f"use {', '.join(PRECISIONS)}")
         require(kv_heads >= 1, "kv_heads", f"{kv_heads} heads", "give at least 1")
+        return cls(precision, kv_heads, head_dim, page_tokens, v_transposed=element_bits(precision) <= 8)
+
+    def check_kernels(self) -> None:
+        """Raises KernelInputError where no kernel handles these heads or pages."""
         require(
-            16 <= head_dim <= 256 and head_dim % 8 == 0,
+            16 <= self.head_dim <= 256 and self.head_dim % 8 == 0,
             "head_dim",
-            f"{head_dim} has no kernel",
+            f"{self.head_dim} has no kernel",
             "use a multiple of 8 from 16 to 256",
         )
-        require(page_tokens in PAGE_TOKENS, "page_tokens", f"{page_tokens} has no kernel", f"use {PAGE_TOKENS}")
-        return cls(precision, kv_heads, head_dim, page_tokens, v_transposed=element_bits(precision) <= 8)
+        require(
+            self.page_tokens in PAGE_TOKENS, "page_tokens", f"{self.page_tokens} has no kernel", f"use {PAGE_TOKENS}"
+        )
 
     @property
     def code_dtype(self) -> torch.dtype:
@@ -146,20 +159,8 @@ class PagedKV:
             v_scale = one.clone() if v_scale is None else v_scale
         return cls(layout, key, value, scales, k_scale, v_scale)
 
-    @classmethod
-    def of_elements(cls, layout: Layout, kv: torch.Tensor) -> "PagedKV":
-        """Over ``kv`` [pages, 2, kv_heads, page_tokens, head_dim] of 16 or 32 bits."""
-        require(
-            kv.dtype == layout.code_dtype
-            and kv.shape[1:] == (2, layout.kv_heads, layout.page_tokens, layout.head_dim)
-            and not layout.v_transposed,
-            "kv",
-            f"{kv.dtype} {tuple(kv.shape)} is no cache of {layout}",
-            "give [pages, 2, kv_heads, page_tokens, head_dim] of the precision's dtype",
-        )
-        return cls(layout, kv[:, 0], kv[:, 1])
-
 
 def allocate(layout: Layout, pages: int, device: torch.device) -> torch.Tensor:
-    """Zeroed storage of one layer, uint8 [pages, page_bytes]: zero is a finite code in every precision."""
-    return torch.zeros(pages, layout.page_bytes, dtype=torch.uint8, device=device)
+    """Zeroed storage of one layer, uint8 [pages, page_bytes]: zero is a finite code in every precision. The memory is
+    touched, so that what is there cannot run out later."""
+    return torch.empty(pages, layout.page_bytes, dtype=torch.uint8, device=device).zero_()

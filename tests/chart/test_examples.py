@@ -30,6 +30,16 @@ def test_smollm2_fits_with_a_pool_of_about_twenty_thousand_tokens() -> None:
     assert 19_500 <= found.plan.budget.tokens <= 20_500
 
 
+def test_smollm2_in_int8_has_almost_twice_the_tokens_of_the_same_memory() -> None:
+    wide, narrow = verdict("smollm2").plan, verdict("smollm2-int8").plan
+    assert wide is not None
+    assert narrow is not None
+    assert (wide.kv.precision, narrow.kv.precision) == ("BF16", "INT8")
+    assert narrow.budget.kv_bytes == wide.budget.kv_bytes
+    assert (wide.kv.page_bytes, narrow.kv.page_bytes) == (64 * 30 * 3 * 64 * 2 * 2, 64 * 30 * 3 * (64 * 2 + 4))
+    assert 1.93 * wide.budget.tokens <= narrow.budget.tokens <= 2 * wide.budget.tokens
+
+
 def test_impossible_is_refused_with_its_arithmetic_and_what_would_fit() -> None:
     (error,) = verdict("impossible").errors
     assert error.path == "spec.maxModelLen"

@@ -7,7 +7,7 @@ import pytest
 
 from kvbudget.api import GPUClass, LLMService
 from kvbudget.checks import Verdict, evaluate
-from kvbudget.facts import splits
+from kvbudget.facts import SERVED_KV, splits
 from kvbudget.served import named
 from support.problems import told
 
@@ -20,9 +20,8 @@ def test_the_refusal_has_the_arithmetic_and_what_would_fit(verdict: Callable[...
     assert [str(p) for p in found.errors] == [
         "spec.maxModelLen: 131072 tokens need 2048 pages (16.00 GiB at 131072 B per token); class l4-24gb gives 21.95 "
         "GiB × 90% − weights 14.96 − activations 0.45 − runtime 0.78 = 3.57 GiB = 455 pages after 1 held back. Fits: "
-        "maxModelLen ≤ 29120; or a class with ≥ 35.78 GiB of memory. Can be planned (kvbudget plan) but not served "
-        "yet: kvCache.precision FP8E4M3 with ≤ 58368; or kvCache.precision INT4 with ≤ 93440; or "
-        "gpu.tensorParallel 4."
+        "maxModelLen ≤ 29120; or kvCache.precision FP8E4M3 with ≤ 58368; or kvCache.precision INT4 with ≤ 93440; or a "
+        "class with ≥ 35.78 GiB of memory. Can be planned (kvbudget plan) but not served yet: gpu.tensorParallel 4."
     ]
     assert (found.plan, found.sizing) == (None, None)
 
@@ -71,7 +70,9 @@ def test_what_fits_has_a_plan_whose_terms_add_up(verdict: Callable[..., Verdict]
             id="auto finds no kv",
         ),
         pytest.param(
-            {"spec.kvCache.precision": "FP8E4M3"}, [("NotSupportedYet", "spec.kvCache.precision")], id="kv not served"
+            {"spec.kvCache.precision": "NVFP4", "class:spec.kvPrecisions": ["BF16", "NVFP4"]},
+            [("NotSupportedYet", "spec.kvCache.precision")],
+            id="kv not served",
         ),
         pytest.param(
             {"spec.model.weightPrecision": "FP8"},
@@ -142,7 +143,8 @@ def test_each_error_names_its_field(
 def test_all_errors_come_in_one_answer(verdict: Callable[..., Verdict]) -> None:
     found = verdict({
         "spec.maxModelLen": 140000,
-        "spec.kvCache.precision": "INT8",
+        "spec.kvCache.precision": "NVFP4",
+        "class:spec.kvPrecisions": ["BF16", "INT4", "NVFP4"],
         "spec.admission.maxOutputTokens": 150000,
         "spec.router": {"replicas": 1},
     })  # fmt: skip
@@ -162,16 +164,48 @@ def test_an_unknown_class_is_an_error_that_names_it(make_service: MakeService) -
 
 
 def test_the_planner_plans_what_the_cluster_would_refuse_and_notes_it(verdict: Callable[..., Verdict]) -> None:
-    found = verdict(
-        {"spec.gpu.tensorParallel": 2, "spec.kvCache.precision": "INT4", "spec.maxModelLen": 131072}, apply=False
-    )
+    changes = {"spec.gpu.tensorParallel": 2, "spec.kvCache.precision": "NVFP4", "spec.maxModelLen": 131072}
+    found = verdict({**changes, "class:spec.kvPrecisions": ["BF16", "NVFP4"]}, apply=False)
     assert found.errors == ()
     assert told(found.notes) == [
         ("NotSupportedYet", "spec.gpu.tensorParallel"),
         ("NotSupportedYet", "spec.kvCache.precision"),
     ]
     assert found.plan is not None
-    assert (found.plan.gpu.count, found.plan.kv.precision) == (2, "INT4")
+    assert (found.plan.gpu.count, found.plan.kv.precision) == (2, "NVFP4")
+
+
+@pytest.mark.parametrize("precision", [p for p in SERVED_KV if p != "FP32"])
+def test_the_class_alone_decides_which_served_kv_precision_is_offered(
+    verdict: Callable[..., Verdict], precision: str
+) -> None:
+    wanted = {"spec.kvCache.precision": precision}
+    served = verdict({**wanted, "class:spec.kvPrecisions": [precision]})
+    assert served.errors == ()
+    assert served.plan is not None
+    assert served.plan.kv.precision == served.plan.budget.precision == precision
+    other = "BF16" if precision != "BF16" else "FP16"
+    (refused,) = verdict({**wanted, "class:spec.kvPrecisions": [other]}).errors
+    assert str(refused) == f"spec.kvCache.precision: class l4-24gb cannot do {precision}; it offers {other}"
+
+
+def test_a_precision_that_only_the_planner_knows_is_refused_with_those_that_class_and_worker_have(
+    verdict: Callable[..., Verdict],
+) -> None:
+    changes = {"spec.kvCache.precision": "NVFP4", "class:spec.kvPrecisions": ["NVFP4", "FP8E4M3", "INT4"]}
+    (error,) = verdict(changes).errors
+    assert error.message.endswith("NVFP4 can be planned (kvbudget plan) but not served; use FP8E4M3 or INT4")
+    (alone,) = verdict({**changes, "class:spec.kvPrecisions": ["NVFP4"]}).errors
+    assert "name a class that offers one of BF16, FP16, FP32, FP8E4M3" in alone.message
+
+
+def test_smaller_kv_gives_more_tokens_of_the_same_memory(verdict: Callable[..., Verdict]) -> None:
+    tokens = {}
+    for precision in ("BF16", "FP8E4M3", "INT8", "INT4"):
+        plan = verdict({"spec.kvCache.precision": precision}).plan
+        assert plan is not None
+        tokens[precision] = plan.budget.tokens
+    assert tokens == {"BF16": 29120, "FP8E4M3": 58368, "INT8": 57472, "INT4": 93440}
 
 
 def test_the_planner_does_not_plan_another_engine_as_if_it_were_the_bundled_one(

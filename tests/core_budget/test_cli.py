@@ -56,7 +56,7 @@ def test_a_service_that_fits_exits_0_and_every_term_is_printed(
         "tokens = pages × 64                    29120",
         "remainder of KV                      6452019 B",
         "headroom                          2356989133 B",
-        "FP8E4M3          58368   (planned only, not served yet)",
+        "FP8E4M3          58368\n",
         "FITS: maxModelLen 29120, 1 sequence of that length at once",
         "note: spec.maxModelLen: left out; 29120 tokens, the largest that fits",
     ):

@@ -16,18 +16,24 @@ from kvbudget_kernels.storage import PRECISIONS, Layout, PagedKV
 from kvbudget_worker.attention import AttentionBackend, PagedCache, TorchAttention, choose_backend
 from kvbudget_worker.attention.choose import triton_backend
 from kvbudget_worker.attention.triton_backend import TritonAttention
+from kvbudget_worker.batch import Chunk, SamplingParams
 from kvbudget_worker.model.parameters import load_parameters
 from kvbudget_worker.runner import ChooseBackend, Runner
 from kvbudget_worker.weights import open_checkpoint
+from support.kernel_cases import REL_L2, rel_l2
 from support.stepping import alone, together
 from support.tinymodel import TinyModel, make_tiny_model, tiny_plan
 
 CPU = torch.device("cpu")
 
 
-def by_kernels(cache: PagedCache, precision: str, heads: int, compute_dtype: torch.dtype) -> AttentionBackend[Any]:
-    layout = Layout.of(precision, cache.kv_heads, cache.head_dim, cache.page_tokens)
-    return triton_backend(cache, layout, heads, compute_dtype)
+def by_kernels(cache: PagedCache, heads: int, compute_dtype: torch.dtype) -> AttentionBackend[Any]:
+    cache.layout.check_kernels()
+    return triton_backend(cache, heads, compute_dtype)
+
+
+def small_cache(precision: str, kv_heads: int = 1, head_dim: int = 16, pages: int = 2) -> PagedCache:
+    return PagedCache(Layout.of(precision, kv_heads, head_dim, 16), layers=1, pages=pages, device=CPU)
 
 
 @pytest.fixture
@@ -41,7 +47,27 @@ def runners(tmp_path: Path) -> Callable[..., tuple[Runner, Runner]]:
     return make
 
 
-@pytest.mark.parametrize("precision", ["FP32", "BF16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_both_backends_store_the_same_bytes_and_attend_alike(precision: str) -> None:
+    """Decodes and prefill chunks over scattered pages, step by step: what one backend writes the other could read."""
+    heads, kv_heads, head_dim = 6, 2, 64
+    generator = torch.Generator().manual_seed(0)
+    caches = [small_cache(precision, kv_heads, head_dim, pages=12) for _ in range(2)]
+    torchs = TorchAttention(caches[0], heads, torch.float32)
+    kernels = by_kernels(caches[1], heads, torch.float32)
+    params = SamplingParams(temperature=0.0)
+    pages = [(7, 2, 9), (0, 11), (5, 3, 1, 8)]
+    for step in ([(0, 0, 33), (1, 0, 16)], [(0, 33, 1), (1, 16, 1), (2, 0, 5)], [(2, 5, 44), (0, 34, 1)]):
+        chunks = [Chunk(seq, (0,) * count, start, pages[seq], True, params) for seq, start, count in step]
+        tokens = sum(count for _, _, count in step)
+        query = torch.randn(tokens, heads, head_dim, generator=generator)
+        key_value = torch.randn(tokens, 2, kv_heads, head_dim, generator=generator)
+        want, got = (each.attend(0, query, key_value, each.plan(chunks)) for each in (torchs, kernels))
+        assert torch.equal(caches[0].storage[0], caches[1].storage[0])
+        assert rel_l2(got, want.double()) <= REL_L2[precision]
+
+
+@pytest.mark.parametrize("precision", ["FP32", "BF16", "FP8E4M3", "INT8", "INT4"])
 def test_one_sequence_gets_the_tokens_that_torch_gives(precision: str, runners: Callable[..., Any]) -> None:
     model = TinyModel(attention_heads=6, kv_heads=2, hidden_size=96)
     torchs, kernels = runners(model, precision=precision)
@@ -77,9 +103,9 @@ def test_a_real_model_gets_the_tokens_that_torch_gives() -> None:
 
 
 def test_on_a_processor_torch_attends() -> None:
-    cache = PagedCache(layers=1, pages=2, kv_heads=1, page_tokens=16, head_dim=16, dtype=torch.float32, device=CPU)
-    assert isinstance(choose_backend(cache, "FP32", 2, torch.float32), TorchAttention)
-    assert isinstance(by_kernels(cache, "FP32", 2, torch.float32), TritonAttention)
+    cache = small_cache("FP32")
+    assert isinstance(choose_backend(cache, 2, torch.float32), TorchAttention)
+    assert isinstance(by_kernels(cache, 2, torch.float32), TritonAttention)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -123,6 +149,5 @@ def test_a_kernel_that_computes_wrong_numbers_is_not_served(wrong: str) -> None:
         out, lse = paged_decode(*args, **named)
         return {"doubled": out * 2, "nan": out * float("nan"), "shifted": out.roll(1, dims=2)}[wrong], lse
 
-    cache = PagedCache(layers=1, pages=2, kv_heads=2, page_tokens=16, head_dim=16, dtype=torch.float32, device=CPU)
     with pytest.raises(InputError, match="wrong numbers on this cpu device"):
-        triton_backend(cache, Layout.of("FP32", 2, 16, 16), 4, torch.float32, decode=broken)
+        triton_backend(small_cache("FP32", kv_heads=2), 4, torch.float32, decode=broken)

@@ -82,8 +82,11 @@ def exact(make_real: Callable[[str], Runner], prompts: list[list[int]]) -> list[
     return together(make_real("FP32"), prompts, NEW_TOKENS, max_batched_tokens=48)
 
 
-def test_the_golden_text(make_real: Callable[[str], Runner], tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
-    assert tokenizer.decode(alone(make_real("BF16"), prompts[0], 8)) == "The capital of France is Paris."
+@pytest.mark.parametrize("precision", ["BF16", "INT8"])
+def test_the_golden_text(
+    precision: str, make_real: Callable[[str], Runner], tokenizer: Tokenizer, prompts: list[list[int]]
+) -> None:
+    assert tokenizer.decode(alone(make_real(precision), prompts[0], 8)) == "The capital of France is Paris."
 
 
 def test_a_mixed_batch_with_chunked_prefill_decodes_as_transformers_does(

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from kvbudget.errors import InputError, ShapeError, UnsupportedError
+from kvbudget.facts import SERVED_KV
 from kvbudget.layout import page_bytes
-from kvbudget_worker.attention import KV_DTYPES, PagedCache, kv_dtype
+from kvbudget_kernels.storage import PRECISIONS, Layout
+from kvbudget_worker.attention import PagedCache
 from kvbudget_worker.batch import Chunk, SamplingParams, StepBatch
 from kvbudget_worker.runner import Runner
 from support.stepping import GREEDY, alone, together
@@ -18,22 +20,22 @@ from support.tinymodel import TinyModel, make_tiny_model, tiny_plan
 MakeRunner = Callable[..., Runner]
 
 
-@pytest.mark.parametrize("precision", list(KV_DTYPES))
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("page_tokens", [16, 32, 64, 128])
 def test_the_pools_real_bytes_are_the_plans(precision: str, page_tokens: int) -> None:
     model = TinyModel(kv_heads=1, head_dim=40, layers=3)
-    cache = PagedCache(
-        layers=model.layers,
-        pages=9,
-        kv_heads=model.kv_heads,
-        page_tokens=page_tokens,
-        head_dim=model.head_dim,
-        dtype=kv_dtype(precision),
-        device=torch.device("cpu"),
-    )
+    layout = Layout.stored(precision, model.kv_heads, model.head_dim, page_tokens)
+    cache = PagedCache(layout, layers=model.layers, pages=9, device=torch.device("cpu"))
     expected = page_bytes(model.shape, precision, page_tokens)
-    assert sum(layer.untyped_storage().nbytes() for layer in cache.layers) == (9 + 1) * expected
+    assert sum(storage.untyped_storage().nbytes() for storage in cache.storage) == (9 + 1) * expected
     assert cache.page_bytes == expected
+    # What the backends read and write is all of that, and nothing beside it (FP8's scales of a head are no page's).
+    seen = [part for layer in cache.layers for part in (layer.key, layer.value, layer.scales) if part is not None]
+    assert sum(part.nbytes for part in seen) == (9 + 1) * expected
+
+
+def test_the_core_calls_served_what_the_worker_serves() -> None:
+    assert SERVED_KV == PRECISIONS
 
 
 def test_facts_are_measured(make_runner: MakeRunner) -> None:
@@ -82,8 +84,9 @@ def test_copies_happen_before_the_step(make_runner: MakeRunner) -> None:
     (forked,) = runner.step(StepBatch((Chunk(1, prompt[-1:], 19, (4, 9), True, GREEDY),), copies=((5, 9),)))
     assert forked.token_id == first.token_id
     for layer in runner.cache.layers:
-        assert torch.equal(layer[9, :, :, :3], layer[5, :, :, :3])
-        torch.testing.assert_close(layer[9, :, :, 3], layer[5, :, :, 3])
+        for part in (layer.key, layer.value):
+            assert torch.equal(part[9, :, :3], part[5, :, :3])
+            torch.testing.assert_close(part[9, :, 3], part[5, :, 3])
 
 
 def test_only_chunks_that_ask_for_a_token_get_one(make_runner: MakeRunner) -> None:
@@ -105,8 +108,8 @@ def test_weights_of_another_shape_than_the_plans_are_refused_by_fact(field: str,
 
 
 def test_a_cache_precision_that_is_planned_but_not_served_is_refused(tiny: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"spec\.kvCache\.precision: INT8 is not served yet"):
-        Runner.load(tiny_plan(tiny, precision="INT8"), "cpu")
+    with pytest.raises(UnsupportedError, match=r"spec\.kvCache\.precision: NVFP4 is not served yet: use .*INT8, INT4"):
+        Runner.load(tiny_plan(tiny, precision="NVFP4"), "cpu")
     with pytest.raises(UnsupportedError, match=r"spec\.model\.weightPrecision: INT4 is not served yet"):
         Runner.load(tiny_plan(tiny, weight_precision="INT4"), "cpu")
 
@@ -129,6 +132,6 @@ def test_an_unknown_device_is_refused(tiny: Path) -> None:
 
 def test_every_served_precision_generates(make_runner: MakeRunner) -> None:
     """Rounding the cache may flip a near tie of random weights, but never breaks the text off."""
-    for precision in KV_DTYPES:
+    for precision in PRECISIONS:
         params = replace(GREEDY, temperature=0.8, seed=1)
         assert len(alone(make_runner(precision=precision), [5, 6, 7], 40, params)) == 40

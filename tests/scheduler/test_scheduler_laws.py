@@ -1,5 +1,5 @@
-"""Whatever comes and goes: each granted request finishes with the right tokens, pages and reference counts add up, and
-a reserved page is always there."""
+"""Whatever comes and goes: each granted request finishes with the right tokens, pages and reference counts add up, a
+reserved page is always there, and a step completes late: its pages are nobody else's until then (bug family 35)."""
 
 from itertools import product
 
@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvbudget.ledger import Grant, TokenLedger
 from kvbudget_worker.batch import SamplingParams, StepBatch
-from kvbudget_worker.blocks import BlockPool, page_digest
+from kvbudget_worker.blocks import BlockPool, page_key
 from kvbudget_worker.requests import Request, TokenEvent
 from kvbudget_worker.scheduler import Scheduler
 from support.kv_memory import VOCAB, MemoryRunner, reference
@@ -16,6 +16,14 @@ from support.laws import share
 
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=20)
 TOKENS = st.lists(st.integers(0, VOCAB - 2), max_size=2, unique=True)  # one token always stays allowed
+
+
+def touched(batch: StepBatch, page_tokens: int) -> set[int]:
+    """Pages that a step reads or writes."""
+    pages = {page for copy in batch.copies for page in copy}
+    for chunk in batch.chunks:
+        pages.update(chunk.pages[: -(-(chunk.start + len(chunk.token_ids)) // page_tokens)])
+    return pages
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -46,6 +54,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.outputs: dict[tuple[str, int], list[int]] = {}
         self.open: set[tuple[str, int]] = set()
         self.next_id = self.now_ms = 0
+        self.busy: set[int] = set()
+        """Pages that the step in flight reads or writes; the device is done with them when it is applied."""
+        allocate = self.pool.allocate
+
+        def checked() -> int:
+            page = allocate()
+            assert page not in self.busy, "a page of the step in flight was given away"
+            return page
+
+        self.pool.allocate = checked  # type: ignore[method-assign]
 
     @rule(
         prompt=PROMPTS,
@@ -98,6 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.batch = self.scheduler.schedule(self.now_ms)
         assert (self.batch is None) == (not self.live)
         self.no_step_writes_what_another_has_in_the_cache()
+        self.busy = touched(self.batch, self.pool.page_tokens) if self.batch else set()
 
     def no_step_writes_what_another_has_in_the_cache(self) -> None:
         page_tokens = self.pool.page_tokens
@@ -121,7 +140,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.batch is not None
         batch, self.batch = self.batch, None
         self.now_ms += 1
-        for event in self.scheduler.apply(self.runner.step(batch), self.now_ms):
+        sampled = self.runner.step(batch)
+        self.busy = set()
+        for event in self.scheduler.apply(sampled, self.now_ms):
             self.take(event)
 
     def take(self, event: TokenEvent) -> None:
@@ -157,8 +178,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batch is not None)
     @rule()
     def abandon(self) -> None:
-        self.batch = None
+        self.batch, self.busy = None, set()
         self.scheduler.abandon()
+
+    @invariant()
+    def pages_of_a_step_in_flight_stay_held(self) -> None:
+        """A page that nobody holds is free, or cached and may be taken."""
+        if hasattr(self, "pool"):
+            assert all(self.pool.refs(page) for page in self.busy), "a page of the step in flight was released"
 
     @invariant()
     def pages_add_up(self) -> None:
@@ -184,17 +211,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "pool") or not self.pool.prefix_cache:
             return
         reached: dict[bytes, int] = {}
-        frontier = [b"", b"s"]
+        frontier = [self.pool.root(), self.pool.root(b"s")]
         while frontier:
             parent = frontier.pop()
             for tokens in product(range(VOCAB), repeat=self.pool.page_tokens):
-                digest = page_digest(parent, tokens)
-                found = self.pool.find([digest])
+                key = page_key(parent, tokens)
+                found = self.pool.find([key])
                 if found:
                     before = reached.get(parent)
                     assert before is None or self.pool.refs(before) >= self.pool.refs(found[0])
-                    reached[digest] = found[0]
-                    frontier.append(digest)
+                    reached[key.digest] = found[0]
+                    frontier.append(key.digest)
         registered = self.pool.cached_pages + sum(1 for page in reached.values() if self.pool.refs(page))
         assert len(reached) == registered
 

@@ -101,7 +101,7 @@ def empty_cache(layout: Layout, pages: int, form: str = "plain", seed: int = 0) 
             cache = PagedKV.over(layout, storage, k_scale, v_scale)
         case "split":
             kv = torch.zeros(2, pages, layout.kv_heads, layout.page_tokens, layout.head_dim, dtype=layout.code_dtype)
-            cache = PagedKV.of_elements(layout, kv.transpose(0, 1))
+            cache = PagedKV(layout, kv[0], kv[1])
         case _:
             raise ValueError(form)
     poison(cache)

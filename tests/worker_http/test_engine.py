@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvbudget_worker.device_thread import DeviceThread
-from kvbudget_worker.engine import Engine, monotonic_ms
+from kvbudget_worker.engine import Engine, monotonic_ms, page_pool
 from kvbudget_worker.gate import Ask
 from kvbudget_worker.generation import TextRules
 from kvbudget_worker.http.service import Service
@@ -26,6 +26,17 @@ def make_engine(**limits: Any) -> Engine:
 
 def ask(name: str, output: int = 90) -> Ask:
     return Ask(name, (Request(f"{name}-0", (1, 2, 3), output),), monotonic_ms())
+
+
+def test_the_prefix_cache_of_another_model_or_precision_has_other_roots() -> None:
+    """Bug family 34: pages of one precision must never be found as those of another."""
+    plan = make_plan(pages=8)
+    others = [
+        plan.model_copy(update={"kv": plan.kv.model_copy(update={"precision": "INT8"})}),
+        plan.model_copy(update={"model": plan.model.model_copy(update={"name": "other"})}),
+        plan.model_copy(update={"model": plan.model.model_copy(update={"weight_precision": "FP16"})}),
+    ]
+    assert len({page_pool(each).root() for each in (plan, *others)}) == 4
 
 
 async def test_a_release_admits_who_waits_even_if_nothing_is_computed() -> None:

@@ -40,6 +40,16 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def page_pool(plan: Plan) -> BlockPool:
+    """The pool of a Plan; its pages are found again only by the same model in the same precisions."""
+    return BlockPool(
+        plan.kv.pages,
+        plan.kv.page_tokens,
+        prefix_cache=plan.kv.prefix_cache_mode != "Off",
+        content=(plan.model.name, plan.model.weight_precision, plan.kv.precision),
+    )
+
+
 class Engine:
     """See the module. One per process; made and used in the event loop."""
 
@@ -51,9 +61,8 @@ class Engine:
         self._thread = thread
         self._observer = observer
         self.ledger = TokenLedger(plan.kv.pages, plan.kv.page_tokens)
-        pool = BlockPool(plan.kv.pages, plan.kv.page_tokens, prefix_cache=plan.kv.prefix_cache_mode != "Off")
         self.scheduler = Scheduler(
-            pool,
+            page_pool(plan),
             self.ledger,
             max_batched_tokens=plan.engine.max_batched_tokens,
             max_sequences=plan.engine.max_sequences,

@@ -15,7 +15,7 @@ class Request:
     """One admitted or to-be-admitted request; limits are checked before (the gate), counts are tokens.
 
     ``eos_ids`` end a choice unless ``ignore_eos``; ``stop_token_ids`` always do; neither before ``min_tokens`` tokens.
-    ``salt``: start of the prefix cache's digest chain; requests share pages only under the same salt.
+    ``salt``: part of the root of the prefix cache's chain; requests share pages only under the same salt.
     """
 
     request_id: str

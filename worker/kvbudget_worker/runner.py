@@ -9,7 +9,8 @@ import torch
 from kvbudget.errors import InputError, UnsupportedError
 from kvbudget.plan import Plan
 from kvbudget.quantity import format_bytes
-from kvbudget_worker.attention import AttentionBackend, PagedCache, choose_backend, kv_dtype
+from kvbudget_kernels.storage import Layout
+from kvbudget_worker.attention import AttentionBackend, PagedCache, check_precision, choose_backend
 from kvbudget_worker.batch import Sampled, StepBatch
 from kvbudget_worker.device import free_bytes, limit_threads, pick_device
 from kvbudget_worker.model.config import ModelConfig, check_shape
@@ -18,7 +19,7 @@ from kvbudget_worker.model.parameters import Parameters, load_parameters
 from kvbudget_worker.sampling import Sampler
 from kvbudget_worker.weights import open_checkpoint
 
-ChooseBackend = Callable[[PagedCache, str, int, torch.dtype], AttentionBackend[Any]]
+ChooseBackend = Callable[[PagedCache, int, torch.dtype], AttentionBackend[Any]]
 WEIGHT_DTYPES = {"BF16": torch.bfloat16, "FP16": torch.float16, "FP32": torch.float32}
 
 
@@ -39,16 +40,10 @@ class Runner:
         choose: ChooseBackend = choose_backend,
     ) -> None:
         device = parameters.embedding.device
-        self.cache = PagedCache(
-            layers=config.layers,
-            pages=pages,
-            kv_heads=config.kv_heads,
-            page_tokens=page_tokens,
-            head_dim=config.head_dim,
-            dtype=kv_dtype(precision),
-            device=device,
-        )
-        self._attention: AttentionBackend[Any] = choose(self.cache, precision, config.attention_heads, compute_dtype)
+        check_precision(precision)
+        layout = Layout.stored(precision, config.kv_heads, config.head_dim, page_tokens)
+        self.cache = PagedCache(layout, layers=config.layers, pages=pages, device=device)
+        self._attention: AttentionBackend[Any] = choose(self.cache, config.attention_heads, compute_dtype)
         self._decoder: Decoder[Any] = Decoder(config, parameters, self._attention, max_model_len, compute_dtype)
         self._sampler = Sampler(sampling_seed)
         self._device = device
@@ -69,7 +64,7 @@ class Runner:
         place = pick_device(plan.gpu.resource_name, device)
         if place.type == "cpu":
             limit_threads()
-        kv_dtype(plan.kv.precision)
+        check_precision(plan.kv.precision)
         dtype = _weight_dtype(plan.model.weight_precision)
         checkpoint = open_checkpoint(Path(plan.model.weights_path))
         check_shape(checkpoint.config, plan.model.shape, checkpoint.path)

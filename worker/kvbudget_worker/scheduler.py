@@ -19,7 +19,7 @@ from collections.abc import Sequence as Seq
 from kvbudget.errors import LedgerError
 from kvbudget.ledger import Grant, Reject, TokenLedger
 from kvbudget_worker.batch import Sampled, StepBatch
-from kvbudget_worker.blocks import BlockPool, page_digest, prompt_digests
+from kvbudget_worker.blocks import BlockPool, page_key, prompt_keys
 from kvbudget_worker.requests import EndReason, FinishReason, Request, SchedulerStats, TokenEvent
 from kvbudget_worker.sequences import Group, Sequence
 
@@ -104,8 +104,9 @@ class Scheduler:
                 f"the model's {self._max_model_len}"
             )
         page_tokens = self._pool.page_tokens
-        digests = prompt_digests(request.prompt, page_tokens, request.salt) if self._pool.prefix_cache else []
-        cached = self._pool.find(digests)
+        root = self._pool.root(request.salt)
+        keys = prompt_keys(request.prompt, page_tokens, root) if self._pool.prefix_cache else []
+        cached = self._pool.find(keys)
         answer = self._ledger.reserve(
             request.request_id,
             prompt_tokens=len(request.prompt),
@@ -121,10 +122,10 @@ class Scheduler:
             self._pool.acquire(page)
         shared_pages = len(request.prompt) // page_tokens
         sequence_pages = -(-(len(request.prompt) + request.max_output_tokens) // page_tokens)
-        group = Group(request, digests, len(cached) * page_tokens, sequence_pages - shared_pages)
+        group = Group(request, root, keys, len(cached) * page_tokens, sequence_pages - shared_pages)
         leader = self._new_sequence(group, unbound_pages=sequence_pages - len(cached))
         leader.pages = tuple(cached)
-        leader.digests = digests[: len(cached)]
+        leader.keys = keys[: len(cached)]
         leader.computed = group.cached_tokens
         for _ in range(1, request.n):
             self._new_sequence(group, unbound_pages=group.private_pages)
@@ -196,11 +197,11 @@ class Scheduler:
         """While it waited, another request may have computed more of the same prefix: share that instead of computing
         it. A reserved page is given up for each page shared, so the charge never grows."""
         group = leader.group
-        for page in self._pool.find(group.digests)[len(leader.pages) :]:
+        for page in self._pool.find(group.keys)[len(leader.pages) :]:
             self._ledger.relinquish(group.request.request_id, 1)
             leader.unbound_pages -= 1
             self._hold(group, page)
-            leader.digests.append(group.digests[len(leader.pages)])
+            leader.keys.append(group.keys[len(leader.pages)])
             leader.pages += (page,)
         group.cached_tokens = leader.computed = len(leader.pages) * self._pool.page_tokens
         # Counted here and not at the grant: one of several prompts may be granted and taken back many times over.
@@ -284,16 +285,18 @@ class Scheduler:
         if not self._pool.prefix_cache:
             return
         page_tokens = self._pool.page_tokens
-        for index in range(len(sequence.digests), sequence.computed // page_tokens):
-            parent = sequence.digests[-1] if sequence.digests else sequence.group.request.salt
-            digest = page_digest(parent, sequence.tokens(index * page_tokens, (index + 1) * page_tokens))
+        for index in range(len(sequence.keys), sequence.computed // page_tokens):
+            parent = sequence.keys[-1].digest if sequence.keys else sequence.group.root
+            key = page_key(parent, sequence.tokens(index * page_tokens, (index + 1) * page_tokens))
             own = sequence.pages[index]
-            first = self._pool.register(own, digest)
+            first = self._pool.register(own, key)
+            if first is None:
+                break
             if first != own:
                 self._let_go(sequence.group, own)
                 self._hold(sequence.group, first)
                 sequence.pages = (*sequence.pages[:index], first, *sequence.pages[index + 1 :])
-            sequence.digests.append(digest)
+            sequence.keys.append(key)
 
     def _fork(self, leader: Sequence, other: Sequence) -> None:
         """Starts a further choice on the leader's prompt. Its first token needs the forward pass of the prompt's last
@@ -306,7 +309,7 @@ class Scheduler:
             self._hold(leader.group, page)
         other.copy_from = prompt_pages[-1]
         other.pages = (*prompt_pages[:-1], self._allocate(other))
-        other.digests = leader.digests[: prompt_tokens // self._pool.page_tokens]
+        other.keys = leader.keys[: prompt_tokens // self._pool.page_tokens]
         other.computed = prompt_tokens - 1
         # Before the requests that wait: this one was started earlier.
         self._waiting.appendleft(other)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from kvbudget_worker.batch import Chunk, SamplingParams
+from kvbudget_worker.blocks import PageKey
 from kvbudget_worker.requests import EndReason, FinishReason, Request
 
 
@@ -10,11 +11,13 @@ from kvbudget_worker.requests import EndReason, FinishReason, Request
 class Group:
     """A live request: its choices share the prompt's full pages; the first one, the leader, computes the prompt.
 
-    ``started_ms``: when its first step was scheduled, once ``started``.
+    ``started_ms``: when its first step was scheduled, once ``started``. ``root``: where its chain of ``keys``, those of
+    the prompt's full pages, begins.
     """
 
     request: Request
-    digests: list[bytes]
+    root: bytes
+    keys: list[PageKey]
     cached_tokens: int
     private_pages: int
     """Pages of each further choice: all but the prompt's full pages."""
@@ -28,7 +31,7 @@ class Group:
 class Sequence:
     """One choice. ``pages[i]`` holds positions ``i × page tokens …``; the first ``computed`` positions are in them.
 
-    ``unbound_pages``: its share of the request's reservation that has no physical page yet. ``digests``: of its
+    ``unbound_pages``: its share of the request's reservation that has no physical page yet. ``keys``: of its
     registered pages, in order. ``copy_from``: see :meth:`Scheduler._fork`.
     """
 
@@ -38,7 +41,7 @@ class Sequence:
     params: SamplingParams
     unbound_pages: int
     pages: tuple[int, ...] = ()
-    digests: list[bytes] = field(default_factory=list)
+    keys: list[PageKey] = field(default_factory=list)
     computed: int = 0
     output: tuple[int, ...] = ()
     copy_from: int | None = None

@@ -37,7 +37,7 @@ class GPUClassSpec(SpecModel):
     kv_precisions: Annotated[list[KVPrecision], *UniqueItems, Field(min_length=1, max_length=8)] = Field(
         default=["BF16", "FP16"]
     )
-    """Precisions that the KV cache can have, the best first."""
+    """Precisions that the KV cache can have, the best first; a service that asks for another one is refused."""
     node_selector: Labels | None = None
     """Labels of the nodes that have it."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = None

@@ -47,7 +47,7 @@ class KVCache(SpecModel):
     """The paged KV cache of one replica."""
 
     precision: Literal["Auto", "BF16", "FP16", "FP8E4M3", "INT8", "INT4", "NVFP4"] = "Auto"
-    """Precision of K and V; Auto: as the weights where the class offers it."""
+    """Precision of K and V; Auto: as the weights where the class offers it. NVFP4 can be planned, not served."""
     page_tokens: Literal[16, 32, 64, 128] = 64
     """Tokens of one page."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] = 90

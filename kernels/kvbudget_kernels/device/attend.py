@@ -137,6 +137,8 @@ def attend_tiles(
                 raw_v = tl.load(value_at + od[None, :], mask=ok[:, None], other=0)
             else:
                 raw_v = tl.load(value_at + od[None, :], mask=ok[:, None] & (od < WIDTH)[None, :], other=0)
+            if MODE == "INT4":
+                raw_v = tl.trans(raw_v)  # its scales are laid out channel by token, as for token-contiguous V
 
         if MODE == "INT4":
             scale, zero = _int4_scales(scales_at, ok, 0, 0, WIDTH, D_PAD, TILE)

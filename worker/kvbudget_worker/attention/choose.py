@@ -7,6 +7,7 @@ import torch
 
 from kvbudget import contract
 from kvbudget.errors import InputError
+from kvbudget_kernels.errors import KernelInputError
 from kvbudget_worker.attention.backend import AttentionBackend
 from kvbudget_worker.attention.cache import PagedCache
 from kvbudget_worker.attention.torch_backend import TorchAttention
@@ -14,34 +15,29 @@ from kvbudget_worker.attention.torch_backend import TorchAttention
 log = logging.getLogger(__name__)
 
 
-def choose_backend(
-    cache: PagedCache, precision: str, attention_heads: int, compute_dtype: torch.dtype
-) -> AttentionBackend[Any]:
+def choose_backend(cache: PagedCache, attention_heads: int, compute_dtype: torch.dtype) -> AttentionBackend[Any]:
     """Raises InputError where the kernels do not agree with the reference on this device."""
-    if cache.layers[0].device.type != "cuda":
+    if cache.device.type != "cuda":
         return TorchAttention(cache, attention_heads, compute_dtype)
-    # Imported here: an image for CPUs has no Triton.
-    from kvbudget_kernels.errors import KernelInputError
-    from kvbudget_kernels.storage import Layout
-
     try:
-        layout = Layout.of(precision, cache.kv_heads, cache.head_dim, cache.page_tokens)
+        cache.layout.check_kernels()
     except KernelInputError as unsupported:
         log.warning("attention by torch, because no kernel fits: %s", unsupported)
         return TorchAttention(cache, attention_heads, compute_dtype)
-    return triton_backend(cache, layout, attention_heads, compute_dtype)
+    return triton_backend(cache, attention_heads, compute_dtype)
 
 
 def triton_backend(
-    cache: PagedCache, layout: Any, attention_heads: int, compute_dtype: torch.dtype, **check: Any
+    cache: PagedCache, attention_heads: int, compute_dtype: torch.dtype, **check: Any
 ) -> AttentionBackend[Any]:
     """The kernels over ``cache`` after one decode of theirs was compared with the reference on its device. ``check``:
     keyword arguments of :func:`kvbudget_kernels.self_check.check_decode`. Raises InputError where they disagree."""
+    # Imported here: an image for CPUs has no Triton.
     from kvbudget_kernels.self_check import check_decode
     from kvbudget_worker.attention.triton_backend import TritonAttention
 
-    device = cache.layers[0].device
-    found = check_decode(layout, attention_heads, compute_dtype, device, **check)
+    device = cache.device
+    found = check_decode(cache.layout, attention_heads, compute_dtype, device, **check)
     if not found.passed:
         raise InputError(
             contract.ENV_DEVICE,
@@ -50,4 +46,4 @@ def triton_backend(
             f"{contract.ENV_DEVICE}=cpu",
         )
     log.info("attention by Triton kernels: relative error %.2g against the reference", found.error)
-    return TritonAttention(cache, layout, attention_heads)
+    return TritonAttention(cache, attention_heads)

@@ -1,9 +1,9 @@
 """Attention over pages with torch's own operators, on any device.
 
 A step's chunks fall into groups: decodes with about as many pages each form one group, a prefill chunk is one group by
-itself. Per layer and group: gather the pages (whole pages, so a gather is a few large copies), turn them token-major in
-the compute dtype, and one ``scaled_dot_product_attention``. The query heads of one KV head are rows of one product, so
-K and V are never repeated. What is gathered lives only inside the layer.
+itself. Per layer and group: gather the pages (whole pages, so a gather is a few large copies), turn their codes into
+numbers, token-major in the compute dtype, and one ``scaled_dot_product_attention``. The query heads of one KV head are
+rows of one product, so K and V are never repeated. What is gathered lives only inside the layer.
 
 Groups bound the waste: pages per sequence within a group differ by less than a factor of 2, and a group gathers at most
 ``WORKSPACE_BYTES`` (one sequence at least). The workspace is allocated once and grows to its largest use: fresh memory
@@ -18,13 +18,13 @@ from itertools import groupby
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from kvbudget_kernels.storage import PagedKV
+from kvbudget_kernels.torch_pages import load, store
 from kvbudget_worker.attention.cache import PagedCache
 from kvbudget_worker.batch import Chunk
 
 WORKSPACE_BYTES = 16 * 1024**2
 TILE_TOKENS = 256
-_LARGEST = 1e15
-"""Bound of what is stored: its product with a query stays finite. Trained models stay below 1e5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """``slots``: [tokens * 2 * kv_heads], for each row of K and V its row in a layer's cache."""
+    """``pages``, ``offsets``: [tokens], where each token's K and V go."""
 
-    slots: torch.Tensor
+    pages: torch.Tensor
+    offsets: torch.Tensor
     groups: tuple[Group, ...]
 
 
@@ -65,81 +66,75 @@ class TorchAttention:
 
     def __init__(self, cache: PagedCache, attention_heads: int, compute_dtype: torch.dtype) -> None:
         self.cache = cache
-        self._group_size = attention_heads // cache.kv_heads
+        self._kv_heads = cache.layout.kv_heads
+        self._head_dim = cache.layout.head_dim
+        self._group_size = attention_heads // self._kv_heads
         self._dtype = compute_dtype
-        self._device = cache.layers[0].device
-        head_rows = torch.arange(2 * cache.kv_heads, device=self._device) * cache.page_tokens
-        self._head_rows = head_rows.unsqueeze(0)
-        self._largest = min(torch.finfo(cache.layers[0].dtype).max, _LARGEST)
-        self._token_bytes = 2 * cache.kv_heads * cache.head_dim * compute_dtype.itemsize
-        self._gathered = torch.empty(0, dtype=cache.layers[0].dtype, device=self._device)
+        self._device = cache.device
+        self._token_elements = 2 * self._kv_heads * self._head_dim
+        self._gathered = torch.empty(0, dtype=torch.uint8, device=self._device)
         self._token_major = torch.empty(0, dtype=compute_dtype, device=self._device)
 
     def plan(self, chunks: Sequence[Chunk]) -> StepPlan:
         page_tokens = self.cache.page_tokens
         slots: list[int] = []
         starts: list[int] = []
-        heads = 2 * self.cache.kv_heads
         for chunk in chunks:
             starts.append(len(slots))
             for position in range(chunk.start, chunk.start + len(chunk.token_ids)):
                 page, offset = divmod(position, page_tokens)
-                slots.append(chunk.pages[page] * heads * page_tokens + offset)
-        tokens = torch.tensor(slots, device=self._device).unsqueeze(1)
+                slots.append(chunk.pages[page] * page_tokens + offset)
+        tokens = torch.tensor(slots, device=self._device)
         placed = list(zip(starts, chunks, strict=True))
         prefills = [self._prefill(at, c) for at, c in placed if len(c.token_ids) > 1]
         decodes = [self._decodes(g) for g in self._similar((at, c) for at, c in placed if len(c.token_ids) == 1)]
-        return StepPlan((tokens + self._head_rows).view(-1), (*decodes, *prefills))
+        return StepPlan(tokens // page_tokens, tokens % page_tokens, (*decodes, *prefills))
 
     def attend(self, layer: int, query: torch.Tensor, key_value: torch.Tensor, plan: StepPlan) -> torch.Tensor:
         pages = self.cache.layers[layer]
-        self._write(pages, key_value, plan.slots)
+        store(pages, key_value, plan.pages, plan.offsets)
         first = plan.groups[0]
         if len(plan.groups) == 1 and first.rows is None:
-            return self._attend_group(pages, query, first)
+            return self._attend_group(layer, query, first)
         out = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
         for group in plan.groups:
             if group.rows is None:
                 end = group.start + group.sequences * group.queries
-                out[group.start : end] = self._attend_group(pages, query[group.start : end], group)
+                out[group.start : end] = self._attend_group(layer, query[group.start : end], group)
             else:
-                out.index_copy_(0, group.rows, self._attend_group(pages, query.index_select(0, group.rows), group))
+                out.index_copy_(0, group.rows, self._attend_group(layer, query.index_select(0, group.rows), group))
         return out
 
-    def _write(self, pages: torch.Tensor, key_value: torch.Tensor, slots: torch.Tensor) -> None:
-        """Only finite numbers reach a page: a masked slot weighs 0, and 0 · NaN would spoil the page's next owner."""
-        rows = key_value.reshape(-1, self.cache.head_dim)
-        finite = rows.clamp(-self._largest, self._largest).nan_to_num_(0.0)
-        pages.view(-1, self.cache.head_dim).index_copy_(0, slots, finite.to(pages.dtype))
-
-    def _attend_group(self, pages: torch.Tensor, query: torch.Tensor, group: Group) -> torch.Tensor:
-        cache = self.cache
-        key, value = self._gather(pages, group)
+    def _attend_group(self, layer: int, query: torch.Tensor, group: Group) -> torch.Tensor:
+        kv_heads, head_dim = self._kv_heads, self._head_dim
+        key, value = self._gather(layer, group)
         if group.queries == 1:
             (tile,) = group.tiles
-            folded = query.view(group.sequences, cache.kv_heads, self._group_size, cache.head_dim)
+            folded = query.view(group.sequences, kv_heads, self._group_size, head_dim)
             return self._product(folded, key, value, tile).reshape(group.sequences, -1)
         # One sequence: KV heads take the batch's place, and the heads of a group share K and V by a stride of 0.
-        heads = query.view(group.queries, cache.kv_heads, self._group_size, cache.head_dim).permute(1, 2, 0, 3)
-        shared = (cache.kv_heads, self._group_size, -1, -1)
-        key, value = (x.view(cache.kv_heads, 1, -1, cache.head_dim).expand(shared) for x in (key, value))
+        heads = query.view(group.queries, kv_heads, self._group_size, head_dim).permute(1, 2, 0, 3)
+        shared = (kv_heads, self._group_size, -1, -1)
+        key, value = (x.view(kv_heads, 1, -1, head_dim).expand(shared) for x in (key, value))
         parts = [self._product(heads[:, :, t.first : t.last], key, value, t) for t in group.tiles]
         joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
         return joined.permute(2, 0, 1, 3).reshape(group.queries, -1)
 
-    def _gather(self, pages: torch.Tensor, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+    def _gather(self, layer: int, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of a group in the workspace, each [sequences, kv_heads, table_pages * page_tokens, head_dim]."""
-        cache = self.cache
-        b, n = group.sequences, group.table_pages
-        elements = b * n * pages[0].numel()
-        if self._gathered.numel() < elements:
-            self._gathered = self._gathered.new_empty(elements)
+        layout, pages = self.cache.layout, self.cache.layers[layer]
+        b, n, tokens = group.sequences, group.table_pages, self.cache.page_tokens
+        taken, elements = b * n * layout.page_bytes, b * n * tokens * self._token_elements
+        if self._gathered.numel() < taken:
+            self._gathered = self._gathered.new_empty(taken)
             self._token_major = self._token_major.new_empty(elements)
-        gathered = self._gathered[:elements].view(b * n, *pages.shape[1:])
-        torch.index_select(pages, 0, group.pages, out=gathered)
-        by_token = self._token_major[:elements].view(2, b, cache.kv_heads, n, cache.page_tokens, cache.head_dim)
-        by_token.copy_(gathered.view(b, n, *pages.shape[1:]).permute(2, 0, 3, 1, 4, 5))
-        key, value = by_token.view(2, b, cache.kv_heads, n * cache.page_tokens, cache.head_dim).unbind(0)
+        gathered = self._gathered[:taken].view(b * n, layout.page_bytes)
+        torch.index_select(self.cache.storage[layer], 0, group.pages, out=gathered)
+        by_token = self._token_major[:elements].view(2, b, self._kv_heads, n, tokens, self._head_dim)
+        numbers = load(PagedKV.over(layout, gathered, pages.k_scale, pages.v_scale))
+        for side, stored in zip(by_token, numbers, strict=True):
+            side.copy_(stored.view(b, n, *stored.shape[1:]).permute(0, 2, 1, 3, 4))
+        key, value = by_token.view(2, b, self._kv_heads, n * tokens, self._head_dim).unbind(0)
         return key, value
 
     @staticmethod
@@ -159,7 +154,7 @@ class TorchAttention:
         for _, same in groupby(by_size, key=lambda p: self._used_pages(p[1]).bit_length()):
             members = list(same)
             most = max(self._used_pages(c) for _, c in members) * self.cache.page_tokens
-            portion = max(1, WORKSPACE_BYTES // (most * self._token_bytes))
+            portion = max(1, WORKSPACE_BYTES // (most * self._token_elements * self._dtype.itemsize))
             yield from (members[i : i + portion] for i in range(0, len(members), portion))
 
     def _decodes(self, members: list[tuple[int, Chunk]]) -> Group:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
+from kvbudget.layout import element_bits
 from kvbudget_kernels.kv_write import kv_write, new_counters
 from kvbudget_kernels.paged_decode import paged_decode
 from kvbudget_kernels.paged_extend import paged_extend
 from kvbudget_kernels.plan import SplitPolicy, Workspace, plan
 from kvbudget_kernels.reference import ScoreRules
-from kvbudget_kernels.storage import Layout, PagedKV
 from kvbudget_kernels.tune import pick
 from kvbudget_worker.attention.cache import PagedCache
 from kvbudget_worker.batch import Chunk
@@ -44,11 +44,11 @@ class TritonAttention:
     """See the module, and :class:`kvbudget_worker.attention.backend.AttentionBackend`. A plan is good until the next
     one: both live in the same workspace."""
 
-    def __init__(self, cache: PagedCache, layout: Layout, attention_heads: int) -> None:
+    def __init__(self, cache: PagedCache, attention_heads: int) -> None:
+        layout = cache.layout
         self.cache = cache
-        self._layers = tuple(PagedKV.of_elements(layout, layer) for layer in cache.layers)
         self._layout = layout
-        self._device = cache.layers[0].device
+        self._device = cache.device
         self._group = attention_heads // layout.kv_heads
         self._rules = ScoreRules(sm_scale=layout.head_dim**-0.5)
         self._counters = new_counters(self._device)
@@ -60,7 +60,7 @@ class TritonAttention:
             tile_tokens=self._tiles.tile_tokens,
             kv_heads=layout.kv_heads,
             group=self._group,
-            element_bytes=float(layout.code_dtype.itemsize),
+            element_bytes=element_bits(layout.precision) / 8,
             sms=sms,
         )
         self._workspace: Workspace | None = None
@@ -89,7 +89,7 @@ class TritonAttention:
         return TritonPlan(self._tensor(slots, torch.int64), decodes, prefills, workspace)
 
     def attend(self, layer: int, query: torch.Tensor, key_value: torch.Tensor, plan: TritonPlan) -> torch.Tensor:
-        pages = self._layers[layer]
+        pages = self.cache.layers[layer]
         kv_write(pages, key_value[:, 0], key_value[:, 1], plan.slots, self._counters)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if (some := plan.decodes) is not None and plan.workspace is not None:
