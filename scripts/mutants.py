@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("core", "operator", "worker", "kernels", "tests", "pyproject.toml")
+COPIED = ("core", "operator", "worker", "kernels", "tests", "docs", "pyproject.toml")
 COPIES = 2
 """How many faults are tried at once, each in a copy of its own."""
 TIMEOUT_SECONDS = 240
