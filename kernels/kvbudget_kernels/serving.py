@@ -99,11 +99,11 @@ def steps(model: Model, sizes: Sizes = Sizes()) -> Iterator[tuple[str, Call]]:
         q_len = -(-rows // sizes.group)
         tiles = pick(model.precision, model.head_dim, model.page_tokens, q_len * sizes.group)
         workspace = _workspace(tiles.tile_tokens, sizes, q_len * sizes.group, model.head_dim, sizes.kv_heads)
-        if rows == 16:
-            batch = 16
-            while batch <= MOST_SEQUENCES:
-                yield f"plan {batch}", partial(plan, workspace, _ints(batch))
-                batch *= 2
+        batch = 16
+        while batch <= MOST_SEQUENCES:
+            # A plan is in tiles, and those may differ with the rows.
+            yield f"plan {batch}" + (f" of {rows} rows" if rows > 16 else ""), partial(plan, workspace, _ints(batch))
+            batch *= 2
         query = torch.empty(sizes.batch, q_len, heads, model.head_dim, dtype=model.dtype, device=META)
         yield f"decode {rows}", partial(paged_decode, query, cache, table, lens, rules, workspace)
     query = fused[:, :heads]
