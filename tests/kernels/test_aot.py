@@ -115,7 +115,7 @@ def test_a_worker_with_shipped_kernels_compiles_nothing(tmp_path: Path) -> None:
     """Shipped, moved, and found again by a process that keeps nothing; one kernel less is noticed. The launcher loads
     where there is no C compiler, and libcuda is a stand-in here. On a GPU: not run."""
     built, moved = tmp_path / "built", tmp_path / "moved"
-    part = ("--targets", "sm_90", "BF16-64-64 write sm", "BF16-64-64 plan 16", "BF16-64-64 decode 16")
+    part = ("--targets", "sm_90", "BF16-64-64 write sm", "BF16-64-64 plan 16 sm", "BF16-64-64 decode 16")
     out = run(
         "-m", "kvbudget_kernels.aot", "--ship", str(built), *part, env={"TRITON_CACHE_DIR": str(tmp_path / "none")}
     )
