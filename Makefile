@@ -1,7 +1,7 @@
 # Every target does its own set-up and can be run again; scripts/ and e2e/kind/ hold the logic.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast soak mutants lint format e2e images weights cluster-up cluster-down cluster-status cluster-binaries generate venv clean-cache
+.PHONY: help demo test test-fast soak mutants aot lint format e2e images weights cluster-up cluster-down cluster-status cluster-binaries generate venv clean-cache
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -20,6 +20,9 @@ soak: ## MINUTES=10 of random traffic, beside random laws and kills of the opera
 
 mutants: venv ## put 336 faults into the code, one at a time, and report those that no test finds (about half an hour)
 	@.venv/bin/python scripts/mutants.py
+
+aot: ## compile the kernels for GPUs with both Tritons and compare with aot.csv; WRITE=1 stores what came out
+	@bash scripts/aot.sh $(if $(WRITE),--write,--check)
 
 lint: ## ruff, mypy, import-linter, yamllint, shellcheck, generated files
 	@bash scripts/lint.sh

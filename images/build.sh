@@ -48,6 +48,17 @@ prepare() { # IMAGE: its dependencies at prepared/dependencies in its folder, ke
   finish_folder "$at/prepared" "$at/key" "$key"
 }
 
+kernels() { # the worker's kernels for GPUs at prepared/kernels, kept while kernels and compiler stay
+  local at=$work/worker$variant key files
+  mapfile -t files < <(find kernels core/kvbudget/layout.py -type f -not -path '*/__pycache__/*' | LC_ALL=C sort)
+  key=$(digest requirements/worker.txt "${files[@]}")
+  [ "$(cat "$at/kernels-key" 2>/dev/null)" != "$key" ] || return 0
+  rm -rf "$at/prepared/kernels" "$at/kernels-key"
+  logged "worker image: kernels for GPUs (a process per target, some minutes)" "kernels-worker.log" \
+    "$python" -m kvbudget_kernels.aot --ship "$at/prepared/kernels"
+  echo "$key" >"$at/kernels-key"
+}
+
 size_of() { # TAG
   echo "$(($(docker image inspect -f '{{.Size}}' "$1") >> 20)) MiB"
 }
@@ -63,6 +74,7 @@ build() { # IMAGE PACKAGE…: sources below the repository
     return 0
   fi
   prepare "$image"
+  [ -z "$variant" ] || kernels
   rm -rf "$context"
   mkdir -p "$context"
   cp --parents -t "$context" pyproject.toml "requirements/$image.txt" images/*.py "images/$image.Dockerfile" "${sources[@]}"

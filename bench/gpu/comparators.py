@@ -29,6 +29,8 @@ def run(machine: Machine, rows: Rows, deadline: Deadline) -> None:
         for other, (module, make) in OTHERS.items():
             if deadline.passed:
                 rows.add("comparators", name, other, "skipped", note="deadline")
+            elif not machine.timed and make is _flex:
+                rows.add("comparators", name, other, "absent", note="left out of a dry run: it compiles for long")
             elif find_spec(module) is None:
                 rows.add("comparators", name, other, "absent", note=f"{module} is not installed")
             else:

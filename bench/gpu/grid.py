@@ -10,11 +10,13 @@ import torch
 from gpu.problem import Machine, Step, calls, tables, token_major
 from gpu.rows import Deadline, Rows
 from gpu.timing import FAULTS, Time, floor, in_turns
+from gpu.variants import VARIANTS
 from kvbudget_kernels.cascade import PrefixGroups, cascade_decode
 from kvbudget_kernels.paged_extend import paged_extend
 from kvbudget_kernels.plan import SplitPolicy, Workspace
 from kvbudget_kernels.reference import ScoreRules
 from kvbudget_kernels.storage import Layout, PagedKV, allocate
+from kvbudget_kernels.traffic import balance, traffic
 from kvbudget_kernels.tune import Tiles
 
 Calls = Sequence[Callable[[], object]]
@@ -57,13 +59,18 @@ def record(
     except FAULTS as error:
         rows.add(part, case_name(step), "", "failed", note=f"{type(error).__name__}: {error}"[:200])
         return
+    policy = step.policy(machine.sms)
+    moved = traffic(step.layout, step.lengths, attention_heads=step.attention_heads, policy=policy)
+    paper = {
+        "live_bytes": step.live_bytes, "model_bytes": moved.total, "balance": round(balance(policy, step.lengths), 4)
+    }  # fmt: skip
     for name in alternatives:
         if times is None:
-            rows.add(part, case_name(step), name, "not timed", live_bytes=step.live_bytes)
+            rows.add(part, case_name(step), name, "not timed", **paper)
             continue
         rate = step.live_bytes / times[name].median_us * 1e6
         rows.add(
-            part, case_name(step), name, "ok", live_bytes=step.live_bytes, median_us=times[name].median_us,
+            part, case_name(step), name, "ok", **paper, median_us=times[name].median_us,
             p95_us=times[name].p95_us, floor_us=empty.median_us if empty else None,
             share_of_peak=rate / machine.peak if machine.peak else None,
             share_of_read_ceiling=rate / machine.read_ceiling if machine.read_ceiling else None,
@@ -128,6 +135,7 @@ def _variants(base: Step, machine: Machine, sets: int) -> Iterator[tuple[str, Ca
         yield name, partial(_variant, name, base, machine, sets, changed, 4)
     for ctas in (2, 3, 4) if machine.timed else (2,):
         yield f"{ctas} per SM", partial(_variant, f"{ctas} per SM", base, machine, sets, tiles, ctas)
+    yield "page id and TMA", lambda: {name: calls(base, machine, sets=sets, variant=name) for name in VARIANTS}
 
 
 def _variant(name: str, step: Step, machine: Machine, sets: int, tiles: Tiles, ctas: int) -> dict[str, Calls]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from gpu.variants import variant_call
 from kvbudget.layout import element_bits
 from kvbudget_kernels.paged_decode import paged_decode
 from kvbudget_kernels.plan import SplitPolicy, Workspace, plan
@@ -52,6 +53,12 @@ class Step:
     def tiles(self) -> Tiles:
         return pick(self.layout.precision, self.layout.head_dim, self.layout.page_tokens, self.group)
 
+    def policy(self, sms: int, tiles: Tiles | None = None, ctas_per_sm: int = 4) -> SplitPolicy:
+        return SplitPolicy.balanced(
+            tile_tokens=(tiles or self.tiles()).tile_tokens, kv_heads=self.layout.kv_heads, group=self.group,
+            element_bytes=element_bits(self.layout.precision) / 8, sms=sms, ctas_per_sm=ctas_per_sm,
+        )  # fmt: skip
+
 
 def fill(cache: PagedKV, generator: torch.Generator) -> None:
     """Finite codes and scales everywhere, at the speed of the memory: for timing, where values do not matter."""
@@ -82,31 +89,38 @@ def tables(step: Step, sets: int, device: torch.device, generator: torch.Generat
 
 
 def calls(
-    step: Step, machine: Machine, *, sets: int, tiles: Tiles | None = None, ctas_per_sm: int = 4
+    step: Step, machine: Machine, *, sets: int, tiles: Tiles | None = None, ctas_per_sm: int = 4, variant: str = ""
 ) -> list[Callable[[], object]]:
-    """One call per set of pages: plan, decode and merge of the step. Each keeps its own workspace and output."""
+    """One call per set of pages: plan, decode and merge of the step. Each keeps its own workspace and output.
+    ``variant``: a name in :mod:`gpu.variants`, instead of the served kernel."""
     generator = torch.Generator(machine.device).manual_seed(0)
     given, pages = tables(step, sets, machine.device, generator)
-    cache = PagedKV.over(step.layout, allocate(step.layout, pages, machine.device))
+    storage = allocate(step.layout, pages, machine.device)
+    cache = PagedKV.over(step.layout, storage)
     fill(cache, generator)
     seq_lens = torch.tensor(step.lengths, dtype=torch.int32, device=machine.device)
     shape = (len(step.lengths), 1, step.attention_heads, step.layout.head_dim)
     query = torch.randn(shape, generator=generator, device=machine.device).to(machine.dtype)
     tiles = tiles or step.tiles()
-    policy = SplitPolicy.balanced(
-        tile_tokens=tiles.tile_tokens, kv_heads=step.layout.kv_heads, group=step.group,
-        element_bytes=element_bits(step.layout.precision) / 8, sms=machine.sms, ctas_per_sm=ctas_per_sm,
-    )  # fmt: skip
-    return [_call(step, cache, table, seq_lens, query, policy, tiles) for table in given]
+    policy = step.policy(machine.sms, tiles, ctas_per_sm)
+    return [_call(step, cache, storage, table, seq_lens, query, policy, tiles, variant) for table in given]
 
 
 def _call(
-    step: Step, cache: PagedKV, table: torch.Tensor, seq_lens: torch.Tensor, query: torch.Tensor, policy: SplitPolicy,
-    tiles: Tiles,
+    step: Step, cache: PagedKV, storage: torch.Tensor, table: torch.Tensor, seq_lens: torch.Tensor, query: torch.Tensor,
+    policy: SplitPolicy, tiles: Tiles, variant: str,
 ) -> Callable[[], object]:  # fmt: skip
     workspace = workspace_for(step, policy, query.device)
     out, lse = torch.empty_like(query), torch.empty(query.shape[:3], device=query.device)
     rules = ScoreRules(step.layout.head_dim**-0.5)
+    if variant:
+        other = variant_call(variant, query, cache, storage, table, workspace, tiles, out, lse)
+
+        def call_variant() -> object:
+            plan(workspace, seq_lens)
+            return other()
+
+        return call_variant
 
     def call() -> object:
         plan(workspace, seq_lens)

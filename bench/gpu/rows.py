@@ -9,7 +9,8 @@ from typing import Any
 
 FIELDS = (
     "part", "case", "what", "status", "rel_l2", "allowed", "live_bytes", "median_us", "p95_us", "floor_us",
-    "share_of_peak", "share_of_read_ceiling", "note",
+    "share_of_peak", "share_of_read_ceiling", "note", "model_bytes", "balance", "device", "arch", "precision",
+    "head_dim", "page_tokens", "rows", "tile_tokens", "warps", "stages", "registers",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks and times the kernels on one GPU in at most 8 minutes: bash bench/gpu/run.sh [--dry-run] [--out FOLDER] [PART…]
-# Parts: ceilings smoke grid ablations comparators. Rows go to FOLDER/rows.jsonl and FOLDER/rows.csv as they are made, so
+# Parts: ceilings smoke grid ablations comparators; tiles, if asked for, times tile sizes for `python -m
+# kvbudget_kernels.tune --refresh`. Rows go to FOLDER/rows.jsonl and FOLDER/rows.csv as they are made, so
 # that a stop loses nothing. --dry-run: tiny shapes in Triton's interpreter on the CPU; nothing is timed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from gpu.problem import Machine, Step, workspace_for
+from gpu.problem import Machine, Step, fill, tables, workspace_for
 from gpu.rows import Deadline, Rows
+from gpu.variants import VARIANTS, variant_call
 from kvbudget_kernels import reference
 from kvbudget_kernels.kv_write import kv_write, new_counters
 from kvbudget_kernels.paged_decode import paged_decode
@@ -38,6 +39,7 @@ def run(machine: Machine, rows: Rows, deadline: Deadline) -> None:
             rows.add("smoke", name, mask, "skipped", note="deadline")
             continue
         _check(machine, rows, name, mask, precision, shape)
+    _variants(machine, rows)
     if machine.timed:
         for precision in ("BF16", "FP8E4M3"):
             if deadline.passed:
@@ -121,6 +123,27 @@ def _rules(mask: str, step: Step, device: torch.device) -> ScoreRules:
             return ScoreRules(scale, alibi_slopes=slopes, sinks=torch.linspace(-2, 2, heads, device=device))
         case _:
             return ScoreRules(scale)
+
+
+def _variants(machine: Machine, rows: Rows) -> None:
+    """The kernels of the ablations attend to the same tokens. Their pages hold finite numbers everywhere."""
+    layout = Layout.of("BF16", 8, 128, 64) if machine.timed else Layout.of("FP16", 2, 32, 16)
+    step = Step("ablations", (1000, 64, 1) if machine.timed else (40, 3), 4 * layout.kv_heads, layout)
+    generator = torch.Generator(machine.device).manual_seed(0)
+    (table, *_), pages = tables(step, 1, machine.device, generator)
+    storage = allocate(layout, pages, machine.device)
+    cache = PagedKV.over(layout, storage)
+    fill(cache, generator)
+    lens = torch.tensor(step.lengths, dtype=torch.int32, device=machine.device)
+    shape = (len(step.lengths), 1, step.attention_heads, layout.head_dim)
+    query = torch.randn(shape, generator=generator, device=machine.device).to(machine.dtype)
+    want, _ = reference.paged_decode(query, cache, table, lens, ScoreRules(layout.head_dim**-0.5))
+    workspace = workspace_for(step, SplitPolicy(step.tiles().tile_tokens, units=5), machine.device)
+    plan(workspace, lens)
+    for name in VARIANTS:
+        out, lse = torch.empty_like(query), torch.empty(shape[:3], device=machine.device)
+        variant_call(name, query, cache, storage, table, workspace, step.tiles(), out, lse)()
+        _report(rows, step.name, name, out, want, ALLOWED[layout.precision], True)
 
 
 def _large(machine: Machine, rows: Rows, precision: str) -> None:

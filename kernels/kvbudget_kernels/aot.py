@@ -1,233 +1,242 @@
-"""Compiles the serving set without a GPU and reads what the compiler did: registers, spills, shared memory, and whether
-copies are wide and asynchronous.
+"""Compiles the serving set without a GPU: into a folder that an image ships, or into a table of what the compiler did.
 
-    python -m kvbudget_kernels.aot [--write | --check] [WORD…]
+    python -m kvbudget_kernels.aot --ship FOLDER      compiled kernels and Triton's launcher (needs a C compiler)
+    python -m kvbudget_kernels.aot --verify FOLDER    fails where a launch of the set would compile or write
+    python -m kvbudget_kernels.aot --write | --check  the table aot.csv, for the Triton that is installed
+    python -m kvbudget_kernels.aot --fresh            fails where kernels or tiles changed since the table's rows
 
-prints one row per kernel and target; ``--write`` stores them in ``aot.csv`` beside this file, ``--check`` compares with
-it and fails on a difference or a broken gate. A WORD selects rows that contain it. Compiled kernels stay in Triton's
-cache (TRITON_CACHE_DIR), which an image can ship. Not run under TRITON_INTERPRET.
+``--targets sm_90,sm_100`` and WORDs (of a call's name) choose a part. ``--check`` fails on a difference or a broken
+gate (``gates.py``). The table has a part of the set. Not run under TRITON_INTERPRET.
 """
 
 import argparse
+import ast
 import csv
-import re
-import subprocess
+import hashlib
+import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import triton
-import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
-from kvbudget_kernels.device.decode import paged_decode_kernel
-from kvbudget_kernels.tune import Tiles, pick
+from kvbudget_kernels import gates, shipped, tune
+from kvbudget_kernels.arch import TARGETS, compiling_for
+from kvbudget_kernels.gates import Row
+from kvbudget_kernels.launcher import build_launcher
+from kvbudget_kernels.serving import serving_set
 
 TABLE = Path(__file__).with_name("aot.csv")
-_TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-TARGETS = {
-    "sm_80": GPUTarget("cuda", 80, 32),
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_100": GPUTarget("cuda", 100, 32),
-    "sm_120": GPUTarget("cuda", 120, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
+SHIPPED_TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120")
+_SOURCES = ("device/*.py", "launch.py", "serving.py", "tiles.csv")
+Compiled = Callable[[Any, Mapping[str, Any], Mapping[str, str], bool], None]
+"""Is told of each kernel: source, metadata, files by name, and whether it was there already."""
+
+
+_EVERY = ("BF16-64-64", "BF16-128-64", "BF16-256-64", "BF16-128-16", "FP8E4M3-128-64", "INT8-128-64", "INT4-128-64")
+_BESIDES = {
+    "BF16-128-64": ("write with RoPE", "plan 256", "decode 64", "extend", "cascade of 64"),
+    "FP8E4M3-128-64": ("write",),
+    "INT8-128-64": ("write", "extend"),
+    "INT4-128-64": ("write", "extend", "dequantise"),
+    "MLA-bfloat16": ("decode of 16 heads", "decode of 128 heads"),
+    "pages": ("copy",),
 }
-SHARED_LIMIT = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx942": 64}
-"""KiB of shared memory that one program may take."""
-SERVED = (("BF16", 64), ("BF16", 128), ("FP8E4M3", 128), ("INT8", 128), ("INT4", 128), ("BF16", 256))
-_CODES = {"BF16": "*bf16", "FP16": "*fp16", "FP8E4M3": "*u8", "INT8": "*i8", "INT4": "*u8"}
-_POINTERS = {
-    "scales_ptr": "*i32", "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32", "table_ptr": "*i32", "lens_ptr": "*i32",
-    "work_ptr": "*i32", "unit_ptr": "*i32", "sinks_ptr": "*fp32", "slopes_ptr": "*fp32", "lse_ptr": "*fp32",
-    "part_o_ptr": "*fp32", "part_lse_ptr": "*fp32",
-}  # fmt: skip
-_SMALL = ("kv_heads", "q_len", "row_tiles", "key_row", "value_row", "scales_row")
-_ALIGNED_STRIDES = ("key_page", "key_head", "key_row", "value_page", "value_head", "value_row", "scales_page",
-                    "scales_head", "q_seq", "q_token", "q_head")  # fmt: skip
-_PAGE, _GROUP = 64, 4
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What was compiled, and what came out. From ``loop`` on: instructions of the loop over pages; ``copies_other`` are
-    asynchronous copies narrower than 16 bytes (scales). AMD has ``registers`` (vector),
-    ``stack`` (spilled ones) and ``shared_bytes`` only."""
-
-    kernel: str
-    target: str
-    precision: str
-    head_dim: int
-    tile_tokens: int
-    warps: int
-    stages: int
-    registers: int
-    stack: int
-    shared_bytes: int
-    loop: int = 0
-    copies_wide: int = 0
-    copies_other: int = 0
-    matrix: int = 0
-    f2f: int = 0
-    i2f: int = 0
-
-    def problems(self) -> Iterator[str]:
-        """Gates that are broken."""
-        if self.stack and (self.precision, self.target) not in _MAY_SPILL:
-            yield f"{self.stack} bytes of stack"
-        if self.shared_bytes > SHARED_LIMIT[self.target] * 1024:
-            yield f"{self.shared_bytes} bytes of shared memory, {SHARED_LIMIT[self.target]} KiB are there"
-        if self.target == "gfx942":
-            return
-        if not self.copies_wide:
-            yield "no asynchronous 16-byte copy"
-        if not self.matrix:
-            yield "no matrix instruction"
-        element = 2 if self.precision == "BF16" else 1
-        row = self.head_dim // 2 if self.precision == "INT4" else self.head_dim * element
-        if self.shared_bytes < 2 * 2 * self.tile_tokens * row:
-            yield "K and V have less than two buffers"
-        if self.f2f and self.precision == "FP8E4M3":
-            yield f"{self.f2f} slow float conversions"
-        if self.i2f > 2 and self.precision in ("INT4", "INT8"):
-            yield f"{self.i2f} integer conversions"
+def in_table(name: str) -> bool:
+    """Whether the table has what this call of the set compiles: every way of decoding, each other kernel once, and
+    where quantised pages make one longer."""
+    model, what = name.split(" ", 1)
+    return (model in _EVERY and what == "decode 16") or what in _BESIDES.get(model, ())
 
 
-_MAY_SPILL = frozenset({("FP8E4M3", "sm_80"), ("INT8", "sm_80")})
-"""Decoding by bits keeps more values alive there than there are registers: a few bytes, measured."""
+@contextmanager
+def told(compiled: Compiled) -> Iterator[None]:
+    """Calls ``compiled`` for each kernel that a launch asks Triton for."""
+
+    def listener(
+        *, src: Any, metadata: Mapping[str, Any], metadata_group: Mapping[str, str], times: Any, cache_hit: bool
+    ) -> None:
+        del times
+        compiled(src, metadata, metadata_group, cache_hit)
+
+    triton.knobs.compilation.listener = listener
+    try:
+        yield
+    finally:
+        triton.knobs.compilation.listener = None
 
 
-def decode_source(
-    precision: str, head_dim: int, target: str, tiles: Tiles, *, page: int = _PAGE, stride: str = "i64"
-) -> ASTSource:
-    """One decode kernel for groups of 4 heads, strides of multiples of 16. ``stride``: their type, i64, or the i32 that
-    Triton itself takes for a number that fits."""
-    width = head_dim // 2 if precision == "INT4" else head_dim
-    constants: dict[str, Any] = {
-        "G": _GROUP, "R": tiles.rows, "D": head_dim, "D_PAD": triton.next_power_of_2(width), "PAGE": page,
-        "TILE": tiles.tile_tokens, "MODE": precision, "V_T": precision in ("FP8E4M3", "INT8", "INT4"),
-        "FP8_NATIVE": precision == "FP8E4M3" and target in ("sm_90", "sm_100", "sm_120"),
-        "MATH": tl.bfloat16 if precision == "BF16" else tl.float16, "WINDOW": 0, "SOFTCAP": 0.0, "ALIBI": False,
-        "SINKS": False, "STAGES": tiles.stages,
-    }  # fmt: skip
-    kernel: Any = paged_decode_kernel
-    types = dict.fromkeys(kernel.arg_names, stride) | dict.fromkeys(_SMALL, "i32") | _POINTERS
-    types |= {"sm_scale": "fp32", "q_ptr": "*bf16", "out_ptr": "*bf16"}
-    types |= dict.fromkeys(("key_ptr", "value_ptr"), _CODES[precision]) | dict.fromkeys(constants, "constexpr")
-    aligned = [n for n in kernel.arg_names if n.endswith("_ptr") or n in _ALIGNED_STRIDES]
-    attrs = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
-    return ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attrs)
+def compile_set(target: str, words: Sequence[str], compiled: Compiled, chosen: Callable[[str], bool]) -> None:
+    """Launches the set, each kernel of which Triton compiles or finds."""
+    with compiling_for(target), told(compiled):
+        for name, call in serving_set():
+            if chosen(name) and (not words or any(word in f"{name} {target}" for word in words)):
+                call()
 
 
-def compile_decode(precision: str, head_dim: int, target: str) -> Row:
-    """One row of the table, for 64-token pages."""
-    tiles = pick(precision, head_dim, _PAGE, _GROUP)
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    built = triton.compile(decode_source(precision, head_dim, target, tiles), target=TARGETS[target], options=options)
-    counts: dict[str, Any] = _amd(built) if target == "gfx942" else _nvidia(built)
-    return Row(
-        kernel="paged_decode",
-        target=target,
-        precision=precision,
-        head_dim=head_dim,
-        tile_tokens=tiles.tile_tokens,
-        warps=tiles.warps,
-        stages=tiles.stages,
-        shared_bytes=built.metadata.shared,
-        **counts,
-    )
+def rows_of(target: str, words: Sequence[str]) -> Iterator[Row]:
+    """The rows of a target, in the order of the set."""
+    found: list[Row] = []
+
+    def add(src: Any, metadata: Mapping[str, Any], files: Mapping[str, str], hit: bool) -> None:
+        del hit
+        found.append(Row(**gates.identity(src, metadata, target), **gates.measured(files)))
+        found[-1] = Row(**{**asdict(found[-1]), "shared_bytes": int(metadata["shared"])})
+
+    compile_set(target, words, add, in_table)
+    yield from found
 
 
-def _nvidia(built: Any) -> dict[str, int]:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(built.asm["cubin"])
-        file.flush()
-        usage = _run("cuobjdump", "--dump-resource-usage", file.name)
-        text = _run("nvdisasm", "-c", file.name)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    if found is None:
-        raise RuntimeError(f"cuobjdump names no registers: {usage}")
-    loop = _loop(text)
-    copies = re.findall(r"LDGSTS\S*", "\n".join(loop))
-    wide = sum("128" in copy for copy in copies)
-    return {
-        "registers": int(found[1]), "stack": int(found[2]), "copies_wide": wide, "copies_other": len(copies) - wide,
-        "loop": len(loop), "matrix": sum("HMMA" in each or "WGMMA" in each for each in loop),
-        "f2f": sum(re.search(r"F2F[. ]", each) is not None for each in loop),
-        "i2f": sum("I2F" in each for each in loop),
-    }  # fmt: skip
+def sources_hash() -> str:
+    """Of what the table depends on; comments, docstrings and the reasons of tiles do not count."""
+    digest = hashlib.sha256()
+    for pattern in _SOURCES:
+        for path in sorted(Path(__file__).parent.glob(pattern)):
+            text = path.read_text(encoding="utf-8")
+            if path.suffix == ".py":
+                tree = ast.parse(text)
+                for node in ast.walk(tree):
+                    if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
+                        node.body = [each for each in node.body if not _is_text(each)]
+                text = ast.unparse(tree)
+            else:
+                text = "\n".join(str({**asdict(line), "why": ""}) for line in tune.lines())
+            digest.update(f"{path.name}\n{text}\n".encode())
+    return digest.hexdigest()[:16]
 
 
-def _loop(text: str) -> list[str]:
-    """Instructions of the loop over pages: the shortest backward branch around matrix instructions."""
-    labels: dict[str, int] = {}
-    instructions: list[str] = []
-    loops: list[list[str]] = []
-    for line in text.splitlines():
-        if label := re.match(r"\s*(\.L_x_\d+):", line):
-            labels[label[1]] = len(instructions)
-        elif re.search(r"/\*[0-9a-f]{4,}\*/\s+\S", line):
-            branch = re.search(r"BRA.*`\((\.L_x_\d+)\)", line)
-            instructions.append(line)
-            if branch and branch[1] in labels:
-                body = instructions[labels[branch[1]] :]
-                if any("HMMA" in each or "WGMMA" in each for each in body):
-                    loops.append(body)
-    return min(loops, key=len, default=[])
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _amd(built: Any) -> dict[str, int]:
-    text = built.asm["amdgcn"]
-    registers, spilled = (re.search(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
-    if registers is None or spilled is None:
-        raise RuntimeError("the assembly names no registers")
-    return {"registers": int(registers[1]), "stack": int(spilled[1])}
-
-
-def _run(tool: str, *arguments: str) -> str:
-    return subprocess.run([_TOOLS / tool, *arguments], check=True, capture_output=True, text=True).stdout
-
-
-def stored() -> list[Row]:
-    """The table as committed."""
+def stored() -> tuple[str, list[Row]]:
+    """Hash of the sources, and the rows, as committed."""
     with TABLE.open(encoding="utf-8", newline="") as file:
+        sources = file.readline().removeprefix("# sources ").strip()
         kinds = Row.__annotations__
         typed: list[dict[str, Any]] = [
             {k: v if kinds[k] is str else int(v) for k, v in each.items()} for each in csv.DictReader(file)
         ]
-    return [Row(**each) for each in typed]
+    return sources, [Row(**each) for each in typed]
 
 
-def write(rows: Sequence[Row]) -> None:
+def write(rows: Iterable[Row]) -> None:
     with TABLE.open("w", encoding="utf-8", newline="") as file:
+        file.write(f"# sources {sources_hash()}\n")
         table = csv.DictWriter(file, list(Row.__annotations__), lineterminator="\n")
         table.writeheader()
         table.writerows(asdict(row) for row in rows)
 
 
+def tabulate(targets: Sequence[str], words: Sequence[str], *, check: bool, keep: bool) -> int:
+    """Prints a line per row. ``check``: compares with the table. ``keep``: stores the rows, in place of the targets'
+    old ones of this Triton (with ``words``: of the same kernels). Returns how many break a gate or differ."""
+    known = {(row.triton, row.target, row.name): row for row in stored()[1]}
+    wrong = 0
+    for target in targets:
+        rows = list(rows_of(target, words))
+        for row in rows:
+            found = list(row.problems())
+            before = known.get((row.triton, row.target, row.name))
+            if check and not (before and row.agrees(before)):
+                found.append(f"differs from aot.csv: {before}")
+            wrong += bool(found)
+            sys.stdout.write(f"{'; '.join(found) or 'ok'}  {row}\n")
+            sys.stdout.flush()
+        if keep:
+            old = {key for key in known if not words and key[:2] == (triton.__version__, target)}
+            known = {key: row for key, row in known.items() if key not in old}
+            known |= {(row.triton, row.target, row.name): row for row in rows}
+            write(known.values())
+    return wrong
+
+
+def _ship(job: tuple[str, Sequence[str], str]) -> tuple[str, int]:
+    """Compiles a target's set into a folder."""
+    target, words, folder = job
+    count = 0
+
+    def add(src: Any, metadata: Mapping[str, Any], files: Mapping[str, str], hit: bool) -> None:
+        nonlocal count
+        del src, metadata, files, hit
+        count += 1
+
+    triton.knobs.cache.dir = folder
+    triton.knobs.compilation.store_binary_only = True
+    compile_set(target, words, add, lambda _: True)
+    return target, count
+
+
+def ship(folder: Path, targets: Sequence[str], words: Sequence[str], jobs: int) -> None:
+    """Fills ``folder``; a process per target."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stdout.write(f"{build_launcher(folder)}\n")
+    with get_context("spawn").Pool(min(jobs, len(targets))) as pool:
+        for target, count in pool.imap_unordered(_ship, [(target, words, str(folder)) for target in targets]):
+            sys.stdout.write(f"{target}: {count} kernels\n")
+            sys.stdout.flush()
+    shipped.trim(folder)
+
+
+def verify(folder: Path, targets: Sequence[str], words: Sequence[str]) -> int:
+    """How many launches of the set would compile, or write. A process of its own: Triton reads its settings once."""
+    os.environ[shipped.FOLDER] = str(folder)
+    triton.knobs.cache.manager_class = shipped.ShippedCache
+    missing: list[str] = []
+    found = 0
+
+    def add(src: Any, metadata: Mapping[str, Any], files: Mapping[str, str], hit: bool) -> None:
+        nonlocal found
+        del metadata, files
+        found += hit
+        if not hit:
+            missing.append(src.fn.__name__)
+
+    with tempfile.TemporaryDirectory() as own:
+        triton.knobs.cache.dir = own
+        for target in targets:
+            compile_set(target, words, add, lambda _: True)
+        written = os.listdir(own)
+    launchers = list(shipped.launcher_folder(folder).glob(f"{shipped.LAUNCHER}.*"))
+    sys.stdout.write(
+        f"{found} kernels found, {len(missing)} compiled, {len(written)} written, {len(launchers)} launcher\n"
+    )
+    return len(missing) + len(written) + (not launchers)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvbudget_kernels.aot", description="See the module.")
-    parser.add_argument("--write", action="store_true", help="store the table")
+    parser.add_argument("--ship", type=Path, metavar="FOLDER")
+    parser.add_argument("--verify", type=Path, metavar="FOLDER")
+    parser.add_argument("--write", action="store_true", help="store the rows in the table")
     parser.add_argument("--check", action="store_true", help="compare with the table")
-    parser.add_argument("words", nargs="*", help="only rows that contain one of these")
+    parser.add_argument("--fresh", action="store_true", help="is the table of these sources?")
+    parser.add_argument("--targets", default="", metavar="A,B", help=f"some of {', '.join(TARGETS)}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only calls whose name has one of these")
     options = parser.parse_args(arguments)
-    names = [(p, d, t) for p, d in SERVED for t in TARGETS]
-    if options.words:
-        names = [n for n in names if any(word in f"{n[0]}-{n[1]}-{n[2]}" for word in options.words)]
-    known, rows, wrong = (stored() if options.check else []), [], 0
-    for precision, head_dim, target in names:
-        row = compile_decode(precision, head_dim, target)
-        rows.append(row)
-        found = list(row.problems()) + (["differs from aot.csv"] if options.check and row not in known else [])
-        wrong += bool(found)
-        sys.stdout.write(f"{'; '.join(found) or 'ok'}  {row}\n")
-        sys.stdout.flush()
-    if options.write:
-        write(rows)
-    return int(wrong > 0)
+    targets = tuple(options.targets.split(",")) if options.targets else ()
+    if unknown := set(targets) - set(TARGETS):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    if options.ship:
+        ship(options.ship, targets or SHIPPED_TARGETS, options.words, options.jobs)
+        return 0
+    if options.verify:
+        return int(verify(options.verify, targets or SHIPPED_TARGETS, options.words) > 0)
+    if options.fresh:
+        fresh = stored()[0] == sources_hash()
+        sys.stdout.write(
+            "fresh\n" if fresh else "stale: kernels or tiles changed since aot.csv was written; make aot\n"
+        )
+        return int(not fresh)
+    return int(tabulate(targets or list(TARGETS), options.words, check=options.check, keep=options.write) > 0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,15 @@ import triton
 
 from kvbudget_kernels.device.cascade import prefix_kernel
 from kvbudget_kernels.errors import require
-from kvbudget_kernels.launch import cache_constants, cache_strides, check_query, check_table, check_tiles
+from kvbudget_kernels.launch import (
+    cache_constants,
+    cache_strides,
+    check_query,
+    check_table,
+    check_tiles,
+    compile_options,
+    launch,
+)
 from kvbudget_kernels.merge import merge_many
 from kvbudget_kernels.paged_decode import paged_decode
 from kvbudget_kernels.plan import Workspace, plan
@@ -62,7 +70,9 @@ def cascade_decode(
     part_o = torch.empty((splits, *query.shape), dtype=torch.float32, device=query.device)
     part_lse = torch.full((splits, batch, q_len, heads), float("-inf"), device=query.device)
     blocks = triton.cdiv(rows, row_tile(rows))
-    prefix_kernel[(groups.lens.shape[0] * splits * blocks * layout.kv_heads,)](
+    launch(
+        prefix_kernel,
+        groups.lens.shape[0] * splits * blocks * layout.kv_heads,
         query,
         cache.key,
         cache.value,
@@ -89,8 +99,7 @@ def cascade_decode(
         G=group_size,
         R=row_tile(rows),
         **cache_constants(cache, rules, tiles),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        **compile_options(tiles),
     )
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     return merge_many((suffix, suffix_lse), (part_o, part_lse), sinks=rules.sinks, out=out)

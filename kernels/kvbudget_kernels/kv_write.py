@@ -5,6 +5,7 @@ import triton
 
 from kvbudget_kernels.device.write import kv_write_kernel
 from kvbudget_kernels.errors import require
+from kvbudget_kernels.launch import launch
 from kvbudget_kernels.quantise import LARGEST, SMALLEST_SCALE
 from kvbudget_kernels.storage import PagedKV
 from kvbudget_kernels.tune import interpreted
@@ -48,7 +49,9 @@ def kv_write(
     scale_strides = cache.scales.stride()[:3] if cache.scales is not None else (0, 0, 0)
     rows = tokens * layout.kv_heads
     block = min(256, triton.next_power_of_2(rows)) if interpreted(key.device) else 8
-    kv_write_kernel[(triton.cdiv(rows, block),)](
+    launch(
+        kv_write_kernel,
+        triton.cdiv(rows, block),
         key,
         value,
         slots,

@@ -1,14 +1,39 @@
-"""What several launches share: checks of their tensors, and the arguments that describe a cache."""
+"""What launches share: how they start, checks of their tensors, and the arguments that describe a cache.
+
+A compiled kernel is found by its constants, by its options, and by what Triton notes of each argument: the type of a
+tensor and whether it begins at a multiple of 16 bytes; of a number, whether it is 1 or a multiple of 16, unless the
+kernel says that it is not specialised. So everything that varies between steps, and between models of one head size, is
+an argument that is not specialised. ``serving.py`` calls the same launches to compile them ahead of time.
+"""
 
 from typing import Any
 
 import torch
 import triton
 
+from kvbudget_kernels.arch import arch_here, converts_e4m3, is_nvidia
 from kvbudget_kernels.errors import require
 from kvbudget_kernels.reference import ScoreRules
 from kvbudget_kernels.storage import PagedKV
 from kvbudget_kernels.tune import Tiles, interpreted
+
+
+def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    """Starts ``programs`` programs. The first argument is a tensor; on the meta device the kernel is only compiled, for
+    the target of :func:`kvbudget_kernels.arch.compiling_for`. Products and sums may fuse: Triton's default is going to
+    change, and it is a part of the kernel's identity."""
+    if arguments[0].is_meta:
+        kernel.warmup(*arguments, grid=(programs,), enable_fp_fusion=True, **constants)
+    else:
+        kernel[(programs,)](*arguments, enable_fp_fusion=True, **constants)
+
+
+def compile_options(tiles: Tiles) -> dict[str, int]:
+    """Options of a kernel with these tiles."""
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    if tiles.registers is not None and is_nvidia(arch_here()):
+        options["maxnreg"] = tiles.registers
+    return options
 
 
 def math_dtype(cache: PagedKV) -> Any:
@@ -21,11 +46,6 @@ def math_dtype(cache: PagedKV) -> Any:
             return triton.language.float16
         case _:
             return triton.language.float32 if interpreted(cache.key.device) else triton.language.bfloat16
-
-
-def converts_e4m3(device: torch.device) -> bool:
-    """Whether the device has an instruction for e4m3 (NVIDIA from 8.9 on; AMD's gfx942 has one for another format)."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def check_query(query: torch.Tensor, cache: PagedKV) -> int:
@@ -81,7 +101,7 @@ def cache_constants(cache: PagedKV, rules: ScoreRules, tiles: Tiles) -> dict[str
         "TILE": tiles.tile_tokens,
         "MODE": layout.precision,
         "V_T": layout.v_transposed,
-        "FP8_NATIVE": converts_e4m3(cache.key.device),
+        "FP8_NATIVE": not interpreted(cache.key.device) and converts_e4m3(arch_here()),
         "MATH": math_dtype(cache),
         "WINDOW": rules.window_tokens or 0,
         "SOFTCAP": float(rules.softcap or 0.0),

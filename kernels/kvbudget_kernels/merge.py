@@ -5,6 +5,7 @@ import triton
 
 from kvbudget_kernels.device.merge import merge_splits_kernel, merge_states_kernel
 from kvbudget_kernels.errors import require
+from kvbudget_kernels.launch import launch
 from kvbudget_kernels.plan import Workspace
 from kvbudget_kernels.tune import interpreted
 
@@ -18,7 +19,9 @@ def merge_splits(
     batch, q_len, heads, head_dim = out.shape
     rows = q_len * (heads // kv_heads)
     block, splits = (triton.next_power_of_2(rows), 4) if interpreted(out.device) else (1, 16)
-    merge_splits_kernel[(batch * kv_heads * triton.cdiv(rows, block),)](
+    launch(
+        merge_splits_kernel,
+        batch * kv_heads * triton.cdiv(rows, block),
         workspace.part_o,
         workspace.part_lse,
         workspace.o_indptr,
@@ -82,7 +85,9 @@ def merge_many(
     lse = torch.empty_like(a_lse) if lse is None else lse
     rows = a_lse.numel()
     block = min(64, triton.next_power_of_2(rows)) if interpreted(a_out.device) else 4
-    merge_states_kernel[(triton.cdiv(rows, block),)](
+    launch(
+        merge_states_kernel,
+        triton.cdiv(rows, block),
         a_out,
         a_lse,
         b_out,

@@ -5,10 +5,10 @@ import triton
 
 from kvbudget_kernels.device.mla import mla_decode_kernel
 from kvbudget_kernels.errors import require
-from kvbudget_kernels.launch import check_table
+from kvbudget_kernels.launch import check_table, compile_options, launch
 from kvbudget_kernels.merge import merge_splits
 from kvbudget_kernels.plan import Workspace
-from kvbudget_kernels.tune import interpreted, row_tile
+from kvbudget_kernels.tune import interpreted, pick
 
 LATENT_RANK = 512
 ROPE_DIM = 64
@@ -49,12 +49,14 @@ def mla_decode(
     )
     out = torch.empty_like(q_latent)
     lse = torch.empty(q_latent.shape[:3], dtype=torch.float32, device=q_latent.device)
-    rows = row_tile(q_len * heads)
-    row_tiles = triton.cdiv(q_len * heads, rows)
+    tiles = pick("MLA", LATENT_RANK, page_tokens, q_len * heads)
+    row_tiles = triton.cdiv(q_len * heads, tiles.rows)
     math = {torch.float16: triton.language.float16, torch.float32: triton.language.float32}.get(
         latent.dtype, triton.language.float32 if interpreted(latent.device) else triton.language.bfloat16
     )
-    mla_decode_kernel[(workspace.policy.units * row_tiles,)](
+    launch(
+        mla_decode_kernel,
+        workspace.policy.units * row_tiles,
         q_latent,
         q_rope,
         latent,
@@ -76,15 +78,14 @@ def mla_decode(
         *out.stride()[:3],
         *lse.stride()[:2],
         *latent.stride()[:2],
-        R=rows,
+        R=tiles.rows,
         RANK=LATENT_RANK,
         ROPE=ROPE_DIM,
         PAGE=page_tokens,
         TILE=tile,
         MATH=math,
-        STAGES=2,
-        num_warps=4 if rows <= 16 else 8,
-        num_stages=2,
+        STAGES=tiles.stages,
+        **compile_options(tiles),
     )
     merge_splits(workspace, 1, out, lse)
     return out, lse

@@ -5,7 +5,15 @@ import triton
 
 from kvbudget_kernels.device.decode import paged_decode_kernel
 from kvbudget_kernels.errors import require
-from kvbudget_kernels.launch import cache_constants, cache_strides, check_query, check_table, check_tiles
+from kvbudget_kernels.launch import (
+    cache_constants,
+    cache_strides,
+    check_query,
+    check_table,
+    check_tiles,
+    compile_options,
+    launch,
+)
 from kvbudget_kernels.merge import merge_splits
 from kvbudget_kernels.plan import Workspace
 from kvbudget_kernels.reference import ScoreRules
@@ -57,7 +65,9 @@ def paged_decode(
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device) if lse is None else lse
     row_tiles = triton.cdiv(rows, tiles.rows)
-    paged_decode_kernel[(policy.units * layout.kv_heads * row_tiles,)](
+    launch(
+        paged_decode_kernel,
+        policy.units * layout.kv_heads * row_tiles,
         query,
         cache.key,
         cache.value,
@@ -87,8 +97,7 @@ def paged_decode(
         R=tiles.rows,
         SINKS=rules.sinks is not None,
         **cache_constants(cache, rules, tiles),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        **compile_options(tiles),
     )
     merge_splits(workspace, layout.kv_heads, out, lse, rules.sinks)
     return out, lse

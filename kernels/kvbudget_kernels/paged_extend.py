@@ -1,14 +1,21 @@
 """Attention of chunks of new tokens over their sequences' pages (chunked prefill)."""
 
 import torch
-import triton
 
 from kvbudget_kernels.device.extend import paged_extend_kernel
 from kvbudget_kernels.errors import require
-from kvbudget_kernels.launch import cache_constants, cache_strides, check_query, check_table, check_tiles
+from kvbudget_kernels.launch import (
+    cache_constants,
+    cache_strides,
+    check_query,
+    check_table,
+    check_tiles,
+    compile_options,
+    launch,
+)
 from kvbudget_kernels.reference import ScoreRules
 from kvbudget_kernels.storage import PagedKV
-from kvbudget_kernels.tune import Tiles, pick
+from kvbudget_kernels.tune import MOST_ROWS, Tiles, pick
 
 
 def paged_extend(
@@ -40,13 +47,15 @@ def paged_extend(
     )  # fmt: skip
     layout = cache.layout
     tokens = query.shape[0]
-    rows = max(1, tokens * group)
-    tiles = pick(layout.precision, layout.head_dim, layout.page_tokens, rows) if tiles is None else tiles
+    # The same tile for every step: a sequence's result must not depend on how many tokens the others have.
+    tiles = pick(layout.precision, layout.head_dim, layout.page_tokens, MOST_ROWS) if tiles is None else tiles
     check_tiles(cache, tiles)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
     lse = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device) if lse is None else lse
     blocks = tokens * group // tiles.rows + batch
-    paged_extend_kernel[(blocks * layout.kv_heads,)](
+    launch(
+        paged_extend_kernel,
+        blocks * layout.kv_heads,
         query,
         cache.key,
         cache.value,
@@ -70,10 +79,8 @@ def paged_extend(
         *cache_strides(cache),
         G=group,
         R=tiles.rows,
-        B_PAD=max(16, triton.next_power_of_2(batch)),
         SINKS=rules.sinks is not None,
         **cache_constants(cache, rules, tiles),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        **compile_options(tiles),
     )
     return out, lse

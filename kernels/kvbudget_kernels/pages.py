@@ -8,7 +8,7 @@ import triton
 
 from kvbudget_kernels.device.pages import dequant_pages_kernel, move_pages_kernel
 from kvbudget_kernels.errors import require
-from kvbudget_kernels.launch import cache_strides
+from kvbudget_kernels.launch import cache_strides, launch
 from kvbudget_kernels.storage import PagedKV
 from kvbudget_kernels.tune import interpreted
 
@@ -56,7 +56,9 @@ def dequant_pages(cache: PagedKV, pages: torch.Tensor, dtype: torch.dtype = torc
     out = torch.empty(shape, dtype=dtype, device=cache.key.device)
     if pages.shape[0] == 0:
         return out
-    dequant_pages_kernel[(pages.shape[0] * 2 * layout.kv_heads,)](
+    launch(
+        dequant_pages_kernel,
+        pages.shape[0] * 2 * layout.kv_heads,
         cache.key,
         cache.value,
         cache.scales if cache.scales is not None else pages,
@@ -94,7 +96,9 @@ def _move(source: torch.Tensor, target: torch.Tensor, source_ids: Sequence[int],
     device = source.device if source.device.type != "cpu" else target.device
     words = source.shape[1] // _WORD_BYTES
     block = 32768 if interpreted(device) else 2048
-    move_pages_kernel[(len(source_ids) * triton.cdiv(words, block),)](
+    launch(
+        move_pages_kernel,
+        len(source_ids) * triton.cdiv(words, block),
         source.view(torch.int32),
         target.view(torch.int32),
         torch.tensor(list(source_ids), dtype=torch.int64, device=device),

@@ -19,6 +19,7 @@ import triton
 
 from kvbudget_kernels.device.plan import plan_kernel
 from kvbudget_kernels.errors import require
+from kvbudget_kernels.launch import launch
 
 _BLOCK = 64
 INVARIANT_CHUNK_TOKENS = 512
@@ -131,7 +132,10 @@ def plan(workspace: Workspace, seq_lens: torch.Tensor, *, q_len: int = 1, window
     require(seq_lens.dtype == torch.int32, "seq_lens", f"dtype {seq_lens.dtype}", "give int32")
     policy = workspace.policy
     entries = max(workspace.cap, policy.units + 1)
-    plan_kernel[(triton.cdiv(entries, _BLOCK),)](
+    sequences = max(16, triton.next_power_of_2(batch))
+    launch(
+        plan_kernel,
+        triton.cdiv(entries, _BLOCK),
         seq_lens,
         workspace.work,
         workspace.o_indptr,
@@ -143,8 +147,9 @@ def plan(workspace: Workspace, seq_lens: torch.Tensor, *, q_len: int = 1, window
         policy.fixed_tiles,
         workspace.cap,
         q_len,
-        B_PAD=max(16, triton.next_power_of_2(batch)),
+        B_PAD=sequences,
         TILE=policy.tile_tokens,
         WINDOW=window_tokens or 0,
         BLOCK=_BLOCK,
+        num_warps=4 if sequences <= 32 else 8,
     )

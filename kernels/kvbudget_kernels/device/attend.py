@@ -80,23 +80,29 @@ def _codes(raw, MODE: tl.constexpr, FP8_NATIVE: tl.constexpr, MATH: tl.constexpr
 
 @triton.jit
 def attend_tiles(
-    q, q_hi, acc, acc_hi, m, l, row_pos, slopes,  # noqa: E741
-    key_ptr, value_ptr, scales_ptr, table_ptr, begin, end, live_from, score_scale,
-    key_page, key_row, value_page, value_row, scales_page, scales_row,
+    q, q_hi, row_pos, slopes, key_ptr, value_ptr, scales_ptr, table_ptr, begin, end, live_from, score_scale,
+    key_page, key_row: tl.constexpr, value_page, value_row: tl.constexpr, scales_page, scales_row: tl.constexpr,
     D: tl.constexpr, D_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, MODE: tl.constexpr,
     V_T: tl.constexpr, FP8_NATIVE: tl.constexpr, MATH: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     ALIBI: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Tokens ``begin`` (a multiple of TILE) … ``end`` − 1 onto (acc, m, l).
+    """Sums over tokens ``begin`` (a multiple of TILE) … ``end`` − 1: values (INT4: of the lower half of the channels,
+    and of the upper), largest base-2 score m, and weights l, relative to m.
 
     ``q``: [R, D_PAD] MATH (INT4: the lower half of the channels, ``q_hi`` the upper). ``row_pos``: int32 [R], a row
     sees keys at or before it; −1 sees none. ``live_from``: keys before it are seen by no row and not read. The pointers
-    already point to the KV head. K is loaded transposed. The page id of the next tile is a loop variable: without that,
+    already point to the KV head. Rows within a page are constants: one register then addresses a whole tile of K.
+    K is loaded transposed. The page id of the next tile is a loop variable: without that,
     Triton spreads its stages over the dependent loads and keeps one buffer.
     """
     tok = tl.arange(0, TILE)
     od = tl.arange(0, D_PAD)
     WIDTH: tl.constexpr = D // 2 if MODE == "INT4" else D
+    R: tl.constexpr = q.shape[0]
+    acc = tl.zeros([R, D_PAD], tl.float32)
+    acc_hi = tl.zeros([R, D_PAD] if MODE == "INT4" else [1], tl.float32)
+    m = tl.full([R], float("-inf"), tl.float32)
+    l = tl.zeros([R], tl.float32)  # noqa: E741
     nxt = _page_ids(table_ptr, begin, end, PAGE, TILE)
     for at in tl.range(begin, end, TILE, num_stages=STAGES):
         pos = at + tok

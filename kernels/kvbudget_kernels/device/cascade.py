@@ -8,13 +8,14 @@ from kvbudget_kernels.device.decode import load_query, load_scales, store_rows
 from kvbudget_kernels.device.merge import finish
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kv_heads", "q_len", "splits", "row_blocks", "batch", "table_row", "G"])
 def prefix_kernel(
     q_ptr, key_ptr, value_ptr, scales_ptr, k_scale_ptr, v_scale_ptr, table_ptr, prefix_ptr, indptr_ptr, members_ptr,
     suffix_ptr, slopes_ptr, part_o_ptr, part_lse_ptr,
     sm_scale, kv_heads, q_len, splits, row_blocks, batch, table_row, q_seq, q_token, q_head,
-    key_page, key_head, key_row, value_page, value_head, value_row, scales_page, scales_head, scales_row,
-    G: tl.constexpr, R: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
+    key_page, key_head, key_row: tl.constexpr, value_page, value_head, value_row: tl.constexpr,
+    scales_page, scales_head, scales_row: tl.constexpr,
+    G, R: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
     MODE: tl.constexpr, V_T: tl.constexpr, FP8_NATIVE: tl.constexpr, MATH: tl.constexpr, WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -49,16 +50,12 @@ def prefix_kernel(
         )
         suffix = tl.load(suffix_ptr + seq, mask=live, other=0)
         row_pos = tl.where(live, prefix + suffix - q_len + token, -1)
-        acc = tl.zeros([R, D_PAD], tl.float32)
-        acc_hi = tl.zeros([R, D_PAD] if MODE == "INT4" else [1], tl.float32)
-        m = tl.full([R], float("-inf"), tl.float32)
-        l = tl.zeros([R], tl.float32)  # noqa: E741
         live_from = 0
         if WINDOW > 0:
             live_from = tl.min(tl.where(live, row_pos, 2147483647), 0) - WINDOW + 1
             begin = tl.maximum(begin, tl.maximum(live_from, 0) // TILE * TILE)
         acc, acc_hi, m, l = attend_tiles(  # noqa: E741
-            q, q_hi, acc, acc_hi, m, l, row_pos, slopes,
+            q, q_hi, row_pos, slopes,
             key_ptr + h64 * key_head, value_ptr + h64 * value_head, scales_ptr + h64 * scales_head,
             table_ptr + group.to(tl.int64) * table_row, begin, end, live_from, sm_scale * k_scale,
             key_page, key_row, value_page, value_row, scales_page, scales_row,

@@ -48,14 +48,16 @@ def load_query(at, od, mask, D: tl.constexpr, MODE: tl.constexpr, MATH: tl.const
     return q, q_hi
 
 
-@triton.jit
+# What differs from step to step, or between models of one head size, is not specialised: one kernel serves them all.
+@triton.jit(do_not_specialize=["kv_heads", "q_len", "row_tiles", "table_row", "lse_seq", "lse_token", "G"])
 def paged_decode_kernel(
     q_ptr, key_ptr, value_ptr, scales_ptr, k_scale_ptr, v_scale_ptr, table_ptr, lens_ptr, work_ptr, unit_ptr,
     sinks_ptr, slopes_ptr, out_ptr, lse_ptr, part_o_ptr, part_lse_ptr,
     sm_scale, kv_heads, q_len, row_tiles, table_row,
     q_seq, q_token, q_head, out_seq, out_token, out_head, lse_seq, lse_token,
-    key_page, key_head, key_row, value_page, value_head, value_row, scales_page, scales_head, scales_row,
-    G: tl.constexpr, R: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
+    key_page, key_head, key_row: tl.constexpr, value_page, value_head, value_row: tl.constexpr,
+    scales_page, scales_head, scales_row: tl.constexpr,
+    G, R: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
     MODE: tl.constexpr, V_T: tl.constexpr, FP8_NATIVE: tl.constexpr, MATH: tl.constexpr, WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, SINKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -88,12 +90,8 @@ def paged_decode_kernel(
         live_from = 0
         if WINDOW > 0:
             live_from = n - q_len - WINDOW + 1
-        acc = tl.zeros([R, D_PAD], tl.float32)
-        acc_hi = tl.zeros([R, D_PAD] if MODE == "INT4" else [1], tl.float32)
-        m = tl.full([R], float("-inf"), tl.float32)
-        l = tl.zeros([R], tl.float32)  # noqa: E741
         acc, acc_hi, m, l = attend_tiles(  # noqa: E741
-            q, q_hi, acc, acc_hi, m, l, row_pos, slopes,
+            q, q_hi, row_pos, slopes,
             key_ptr + h64 * key_head, value_ptr + h64 * value_head, scales_ptr + h64 * scales_head,
             table_ptr + seq * table_row, begin, end, live_from, sm_scale * k_scale,
             key_page, key_row, value_page, value_row, scales_page, scales_row,

@@ -25,11 +25,11 @@ def finish(acc, m, l, sink, HAS_SINKS: tl.constexpr):  # noqa: E741
     return out, lse
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kv_heads", "rows", "lse_seq", "lse_token", "G"])
 def merge_splits_kernel(
     part_o_ptr, part_lse_ptr, o_indptr_ptr, sinks_ptr, out_ptr, lse_ptr,
     kv_heads, rows, out_seq, out_token, out_head, lse_seq, lse_token,
-    G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
+    G, D: tl.constexpr, D_PAD: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, KV head, block of rows). A sequence of one piece is already in ``out``; one of no
@@ -76,7 +76,7 @@ def merge_splits_kernel(
         tl.store(lse_ptr + seq * lse_seq + (r // G) * lse_token + head, lse, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "heads", "parts"])
 def merge_states_kernel(
     a_ptr, a_lse_ptr, b_ptr, b_lse_ptr, sinks_ptr, out_ptr, lse_ptr, rows, heads, parts,
     D: tl.constexpr, D_PAD: tl.constexpr, ROWS: tl.constexpr, HAS_SINKS: tl.constexpr,

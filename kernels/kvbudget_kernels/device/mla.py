@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["q_len", "heads", "row_tiles", "table_row", "lse_seq", "lse_token"])
 def mla_decode_kernel(
     q_ptr, q_rope_ptr, latent_ptr, table_ptr, lens_ptr, work_ptr, unit_ptr, out_ptr, lse_ptr, part_o_ptr, part_lse_ptr,
     sm_scale, q_len, heads, row_tiles, table_row,

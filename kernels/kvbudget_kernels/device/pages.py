@@ -6,7 +6,7 @@ import triton.language as tl
 from kvbudget_kernels.device.codecs import e4m3_over_256, high_half, low_half
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["words"])
 def move_pages_kernel(
     source_ptr, target_ptr, source_ids_ptr, target_ids_ptr, words, source_stride, target_stride, WORDS: tl.constexpr
 ):
@@ -34,7 +34,7 @@ def _value(codes, word, head_scale, high, MODE: tl.constexpr):
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads"])
 def dequant_pages_kernel(
     key_ptr, value_ptr, scales_ptr, k_scale_ptr, v_scale_ptr, pages_ptr, out_ptr, heads,
     key_page, key_head, key_row, value_page, value_head, value_row, scales_page, scales_head, scales_row,

@@ -6,12 +6,13 @@ import triton.language as tl
 
 
 @triton.jit
-def _of(values, owners, b):
-    """values[owners], by selection: the values live in registers."""
-    return tl.sum(tl.where(owners[:, None] == b[None, :], values[None, :], 0), 1)
+def _of(values, owners):
+    """values[owners], the last value for owners behind them. By a gather: to select among all values for each owner
+    takes minutes to compile where there are many."""
+    return tl.gather(values, tl.minimum(owners, values.shape[0] - 1), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "units", "min_tiles", "fixed_tiles", "cap", "q_len"])
 def plan_kernel(
     lens_ptr, work_ptr, o_indptr_ptr, unit_ptr, n_work_ptr, batch, units, min_tiles, fixed_tiles, cap, q_len,
     B_PAD: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr,
@@ -35,7 +36,7 @@ def plan_kernel(
     else:
         lead = ((begins + 1) * used - 1) // total
         pieces = tl.where(tiles > 0, (ends * used - 1) // total - lead + 1, 0)
-    item_ends = tl.cumsum(pieces, 0)
+    item_ends = tl.cumsum(pieces, 0).to(tl.int32)  # fewer than the capacity
     item_begins = item_ends - pieces
     n_work = tl.minimum(tl.sum(pieces, 0), cap)
     if pid == 0:
@@ -46,17 +47,17 @@ def plan_kernel(
     item = pid * BLOCK + tl.arange(0, BLOCK)
     live = item < n_work
     seq = tl.sum((item_ends[None, :] <= item[:, None]).to(tl.int32), 1)
-    part = _of(lead, seq, b) + item - _of(item_begins, seq, b)
-    seq_first = _of(first, seq, b)
-    seq_tokens = _of(n, seq, b)
+    part = _of(lead, seq) + item - _of(item_begins, seq)
+    seq_first = _of(first, seq)
+    seq_tokens = _of(n, seq)
     if fixed_tiles > 0:
         start = tl.maximum(part * fixed_tiles, seq_first)
         end = (part + 1) * fixed_tiles
     else:
-        seq_begin = _of(begins, seq, b)
+        seq_begin = _of(begins, seq)
         start = tl.maximum(part * total // used, seq_begin) - seq_begin + seq_first
-        end = tl.minimum((part + 1) * total // used, _of(ends, seq, b)) - seq_begin + seq_first
-    row = tl.where(_of(pieces, seq, b) == 1, -1, item)
+        end = tl.minimum((part + 1) * total // used, _of(ends, seq)) - seq_begin + seq_first
+    row = tl.where(_of(pieces, seq) == 1, -1, item)
     tl.store(work_ptr + 4 * item, seq, mask=live)
     tl.store(work_ptr + 4 * item + 1, (start * TILE).to(tl.int32), mask=live)
     tl.store(work_ptr + 4 * item + 2, tl.minimum(end * TILE, seq_tokens).to(tl.int32), mask=live)
@@ -67,6 +68,6 @@ def plan_kernel(
         at = unit * n_work // units
     else:
         owner = tl.sum((ends[None, :] <= (unit * total // used)[:, None]).to(tl.int32), 1)
-        at = _of(item_begins, owner, b) + unit - _of(lead, owner, b)
+        at = _of(item_begins, owner) + unit - _of(lead, owner)
         at = tl.where(unit < used, at, n_work)
     tl.store(unit_ptr + unit, tl.minimum(at, n_work).to(tl.int32), mask=unit <= units)

@@ -53,7 +53,7 @@ def _store_int4(
     tl.store(code_ptrs, codes, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["capacity", "tokens", "heads"])
 def kv_write_kernel(
     k_ptr, v_ptr, slots_ptr, cos_ptr, sin_ptr, key_ptr, value_ptr, scales_ptr, k_scale_ptr, v_scale_ptr, counters_ptr,
     capacity, tokens, heads,
