@@ -112,15 +112,7 @@ def test_a_number_stands_where_the_table_of_the_layout_says(precision: str) -> N
     assert layout.v_transposed == (bits <= 8)
 
 
-def test_elements_of_another_layout_are_refused_and_k_comes_first() -> None:
+def test_storage_of_another_size_is_refused() -> None:
     layout = Layout.of("FP16", 2, 64, 16)
-    kv = torch.zeros(3, 2, 2, 16, 64, dtype=torch.float16)
-    kv[:, 1] = 1.0
-    cache = PagedKV.of_elements(layout, kv)
-    assert not cache.key.any()
-    assert bool((cache.value == 1).all())
-    for wrong in (kv.float(), kv[..., :32], kv[:, :1]):
-        with pytest.raises(KernelInputError, match="is no cache of"):
-            PagedKV.of_elements(layout, wrong)
     with pytest.raises(KernelInputError, match="storage"):
         PagedKV.over(layout, allocate(layout, 4, CPU)[:, :-16])

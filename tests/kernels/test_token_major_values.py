@@ -45,8 +45,8 @@ def test_values_by_token_are_written_moved_and_extended_alike(precision: str) ->
     position = torch.arange(37)
     slots = case.table[0, position // 16].long() * 16 + position % 16
     kv_write(ours, key, value, slots, new_counters(key.device))
-    for got, want in ((ours.key, case.cache.key), (ours.value, case.cache.value), (ours.scales, case.cache.scales)):
-        assert got is want or torch.equal(got, want)  # type: ignore[arg-type]
+    for written, want in ((ours.key, case.cache.key), (ours.value, case.cache.value), (ours.scales, case.cache.scales)):
+        assert written is want or torch.equal(written, want)  # type: ignore[arg-type]
     pages = case.table[0, :2].long()
     assert torch.equal(dequant_pages(ours, pages, torch.float32), reference.dequantise(case.cache, pages))
     query = make_query(case, 4, 9).squeeze(0)
