@@ -21,15 +21,17 @@ def _calls(path: Path, name: str) -> list[ast.Call]:
 
 
 def test_work_is_on_one_grid_axis_which_has_no_limit_of_65535() -> None:
-    """#22. Every launch's grid has one axis, and every kernel reads that one."""
-    grids = []
+    """#22. Every launch goes through ``launch``, which has one axis, and every kernel reads that one."""
+    started, launches = {}, 0
     for path in HOST:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
-                case ast.Call(func=ast.Subscript(value=ast.Name(id=name), slice=grid)) if name.endswith("_kernel"):
-                    grids.append(grid)
-    assert len(grids) >= 9
-    assert all(isinstance(grid, ast.Tuple) and len(grid.elts) == 1 for grid in grids)
+                case ast.Call(func=ast.Subscript(value=ast.Name(id=name), slice=grid)) if "kernel" in name:
+                    started[path.name] = ast.unparse(grid)
+                case ast.Call(func=ast.Name(id="launch")):
+                    launches += 1
+    assert started == {"launch.py": "(programs,)"}
+    assert launches >= 9
     axes = [call.args[0] for path in DEVICE for call in _calls(path, "program_id")]
     assert len(axes) >= 9
     assert {ast.unparse(axis) for axis in axes} == {"0"}
