@@ -18,7 +18,7 @@ test-fast: ## lint, unit tests, laws; a smoke test of API server and chart where
 soak: ## MINUTES=10 of random traffic, beside random laws and kills of the operator (about half an hour)
 	@bash scripts/soak.sh
 
-mutants: venv ## put 336 faults into the code, one at a time, and report those that no test finds (about half an hour)
+mutants: venv ## put 362 faults into the code, one at a time, and report those that no test finds (half an hour and more)
 	@.venv/bin/python scripts/mutants.py
 
 aot: ## compile the kernels for GPUs with both Tritons and compare with aot.csv; WRITE=1 stores what came out
