@@ -39,7 +39,7 @@ images: ## build kvbudget/operator:dev and kvbudget/worker:dev where they change
 weights: venv ## fetch SmolLM2-135M-Instruct into the cache folder
 	@.venv/bin/python scripts/weights.py
 
-cluster-up: ## a kind cluster of three nodes, one of which advertises two GPUs; a healthy one is kept
+cluster-up: ## a kind cluster of three nodes, one of which advertises two GPUs, and kubectl and helm; a healthy one is kept
 	@bash e2e/kind/cluster.sh up && bash images/load.sh
 
 cluster-down: ## remove the cluster, and stop the Docker daemon if we started it
