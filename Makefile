@@ -18,7 +18,7 @@ test-fast: ## lint, unit tests, laws; a smoke test of API server and chart where
 soak: ## MINUTES=10 of random traffic, beside random laws and kills of the operator (about half an hour)
 	@bash scripts/soak.sh
 
-mutants: venv ## put 336 faults into the code, one at a time, and report those that no test finds (about half an hour)
+mutants: venv ## put 362 faults into the code, one at a time, and report those that no test finds (half an hour and more)
 	@.venv/bin/python scripts/mutants.py
 
 aot: ## compile the kernels for GPUs with both Tritons and compare with aot.csv; WRITE=1 stores what came out
@@ -39,7 +39,7 @@ images: ## build kvbudget/operator:dev and kvbudget/worker:dev where they change
 weights: venv ## fetch SmolLM2-135M-Instruct into the cache folder
 	@.venv/bin/python scripts/weights.py
 
-cluster-up: ## a kind cluster of three nodes, one of which advertises two GPUs; a healthy one is kept
+cluster-up: ## a kind cluster of three nodes, one of which advertises two GPUs, and kubectl and helm; a healthy one is kept
 	@bash e2e/kind/cluster.sh up && bash images/load.sh
 
 cluster-down: ## remove the cluster, and stop the Docker daemon if we started it

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 from harness.cluster import CACHE, REPOSITORY, Cluster, CommandError, NoClusterError
 from harness.dump import SYSTEM, dump
-from harness.install import install
+from harness.install import RELEASE, install, upgrade_arguments
 from harness.serving import stream_chat, wait_answers
 from harness.tokens import Pool, check_never_over, pools
 from harness.traffic import questions
 from harness.waiting import eventually
+from kvbudget.contract import LABEL_SERVICE
 from loadgen import Report, load
 
 NAMESPACE = "kvbudget-demo"
@@ -26,6 +27,9 @@ MODEL = "SmolLM2-135M-Instruct"
 QUESTION = "What is the capital of France?"
 REQUESTS = 60
 LOAD_S = 600
+DRAIN_S = 640
+"""A worker finishes what it has: its pod may take terminationGracePeriodSeconds (610 here) to end."""
+CRDS = ("llmservices.kvbudget.dev", "gpuclasses.kvbudget.dev")
 
 
 class DemoError(Exception):
@@ -71,7 +75,8 @@ def show_cluster(cluster: Cluster, facts: Facts) -> None:
 
 
 def show_install(cluster: Cluster, facts: Facts) -> None:
-    say("$ helm upgrade --install kvbudget charts/kvbudget -n kvbudget-system --wait")
+    say(f"$ helm {' '.join(upgrade_arguments())}")
+    say("(--wait is silent until two webhooks and the operator run: mostly less than a minute, 6 at most)")
     installed = install(cluster)
     say(f"helm returned after {installed.seconds:.1f} s; a dry-run create has passed the webhook.")
     shown(cluster, "get", "deployments", "-n", SYSTEM)
@@ -95,6 +100,7 @@ def show_refusal(cluster: Cluster, facts: Facts) -> None:
 def show_service(cluster: Cluster, facts: Facts) -> None:
     shown(cluster, "apply", "-f", "examples/smollm2-volume.yaml")
     shown(cluster, "apply", "-f", "examples/smollm2.yaml")
+    say("The next command is silent while the pod starts and loads the weights: mostly 20 to 40 s, 180 at most.")
     started = time.monotonic()
     shown(cluster, "wait", "--for=condition=Ready", f"llm/{SERVICE}", "-n", NAMESPACE, "--timeout=180s")
     shown(cluster, "get", "llm", "-n", NAMESPACE)
@@ -132,6 +138,7 @@ def show_load(cluster: Cluster, url: str, facts: Facts) -> None:
     )
     sampled: list[Pool] = []
     last = ""
+    explained = False
     with load(url, MODEL, asked, concurrency=len(asked), deadline_s=LOAD_S) as running:
         ticker = Ticker(2.0)
         while running.running:
@@ -141,6 +148,9 @@ def show_load(cluster: Cluster, url: str, facts: Facts) -> None:
             if ticker.due() and line != last:
                 say(line)
                 last = line
+            if len(now) > 1 and not explained:
+                say(SECOND_REPLICA)
+                explained = True
     report = running.report()
     check_never_over(sampled)
     say("\n".join(report.lines()))
@@ -152,6 +162,11 @@ def show_load(cluster: Cluster, url: str, facts: Facts) -> None:
     if not report.refusals:
         raise DemoError("no request was refused: the load did not fill the budget")
     add_load(report, max(sampled, key=lambda pool: pool.reserved / pool.total), facts)
+
+
+SECOND_REPLICA = """\
+(The second replica is here. The Service spreads connections, not tokens, and what was admitted stays where it is:
+only refused requests that come back can reach it. So it may hold few tokens.)"""
 
 
 def load_line(done: int, now: list[Pool], wanted: int) -> str:
@@ -179,7 +194,7 @@ def show_scaling(cluster: Cluster, facts: Facts) -> None:
     eventually(lambda: len(cluster.pods_of(SERVICE, NAMESPACE)) == 1, 150, "the drained pod to end")
     seconds = time.monotonic() - started
     decisions = (cluster.get("llmservices", SERVICE, NAMESPACE) or {})["status"].get("decisions", [])
-    for decision in decisions:
+    for decision in reversed(decisions):  # the status has the newest first
         say(f"{decision.get('time', '')}  {decision['current']} -> {decision['desired']}  {decision['message']}")
     shown(cluster, "get", "llm", "-n", NAMESPACE)
     if not any(decision["desired"] == 2 for decision in decisions):
@@ -215,25 +230,37 @@ def summary(facts: Facts) -> None:
     say(f"{'the whole demo took'.ljust(width)}  {time.monotonic() - facts.started:.0f} s")
 
 
-def closing() -> None:
+def closing(url: str) -> None:
     say(f"""
-Open it yourself:
+Open it yourself (a NodePort over all replicas; a port-forward would always reach the same one):
   export KUBECONFIG={CACHE / "kubeconfig"} PATH={CACHE / "bin"}:$PATH
-  kubectl port-forward -n {NAMESPACE} svc/{SERVICE} 8000 &
-  curl -s http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+  curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "{QUESTION}"}}]}}'
   kubectl describe llm {SERVICE} -n {NAMESPACE}
-Remove it:
-  kubectl delete namespace {NAMESPACE}          the model
-  make cluster-down                             the cluster
+Remove it, in this order:
+  kubectl delete llm {SERVICE} -n {NAMESPACE}
+  kubectl wait --for=delete pod -l {LABEL_SERVICE}={SERVICE} -n {NAMESPACE} --timeout={DRAIN_S}s
+      its workers first finish what they have; a namespace deleted before they have ended takes five minutes
+  kubectl delete -f examples/smollm2-volume.yaml --ignore-not-found
+      the weights' claim and volume, and the namespace; a volume that stays would never be bound again
+  kubectl delete -f examples/gpuclass.yaml
+  helm uninstall {RELEASE} -n {SYSTEM} --wait
+  kubectl delete crd {" ".join(CRDS)}
+  kubectl delete namespace {SYSTEM}
+Or all of it at once: make cluster-down
 """)
 
 
 def clean(cluster: Cluster) -> None:
-    """Whatever an earlier demo has left. Its workers finish what they have: that may take their drain timeout."""
+    """Whatever an earlier demo has left, in the order that ``closing`` tells: the namespace goes only when no worker is
+    left in it, since its controller waits for half of their grace period before it looks again. Seconds where they are
+    idle; workers that still answer somebody finish that first."""
     if cluster.get("namespaces", NAMESPACE) is not None:
         say(f"removing what an earlier demo has left in namespace {NAMESPACE} ...", indent=0)
-    cluster.delete("namespace", NAMESPACE)
+        if cluster.get("customresourcedefinitions", CRDS[0]) is not None:
+            cluster.kubectl("delete", "llmservices", "--all", "-n", NAMESPACE)
+        eventually(lambda: not cluster.find("pods", NAMESPACE, LABEL_SERVICE), DRAIN_S, "the old workers to end")
+    cluster.delete("namespace", NAMESPACE, timeout_s=DRAIN_S)
     cluster.delete("persistentvolume", "kvbudget-demo-smollm2")
 
 
@@ -256,7 +283,7 @@ def run(cluster: Cluster) -> None:
     with step(7, "Replicas follow the KV demand", facts):
         show_scaling(cluster, facts)
     summary(facts)
-    closing()
+    closing(url)
 
 
 def main() -> int:

@@ -12,13 +12,8 @@ images_and_weights() {
   logged "weights of SmolLM2-135M-Instruct" weights.log .venv/bin/python scripts/weights.py
 }
 
-cluster_and_helm() {
-  bash e2e/kind/cluster.sh up
-  bash e2e/kind/binaries.sh helm
-}
-
 beside images_and_weights
-beside cluster_and_helm
+beside bash e2e/kind/cluster.sh up
 for _ in 1 2; do # a failure of either side ends the other: nobody should wait half an hour to read why
   wait -n || die "the cluster, the images or the weights are not ready" "read the lines above, then run the same command again"
 done

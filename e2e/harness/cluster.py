@@ -140,10 +140,13 @@ class Cluster:
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         return self.kubectl("apply", *(["--dry-run=server"] if dry_run else []), "-f", "-", stdin=text)
 
-    def delete(self, resource: str, name: str, namespace: str | None = None, *, wait: bool = True) -> None:
+    def delete(
+        self, resource: str, name: str, namespace: str | None = None, *, wait: bool = True, timeout_s: float = 300
+    ) -> None:
         """Deletes; an object that is not there is no error."""
         where = ["-n", namespace] if namespace else []
-        self.kubectl("delete", resource, name, *where, "--ignore-not-found", f"--wait={str(wait).lower()}")
+        waiting = f"--wait={str(wait).lower()}"
+        self.kubectl("delete", resource, name, *where, "--ignore-not-found", waiting, timeout_s=timeout_s)
 
     def patch(self, resource: str, name: str, namespace: str, change: Object) -> None:
         """JSON merge patch."""

@@ -36,9 +36,16 @@ def install(cluster: Cluster) -> Installed:
     return Installed(seconds, webhook_answer(cluster))
 
 
+def upgrade_arguments(chart: Path = CHART) -> tuple[str, ...]:
+    """What ``upgrade`` calls helm with, as one would type it in the repository's root folder."""
+    where = chart.relative_to(REPOSITORY) if chart.is_relative_to(REPOSITORY) else chart
+    place = (str(where), "-n", SYSTEM, "--create-namespace")
+    return ("upgrade", "--install", RELEASE, *place, "--wait", "--timeout", "6m", *IMAGE_VALUES)
+
+
 def upgrade(cluster: Cluster, chart: Path = CHART) -> None:
     """``helm upgrade --install --wait``."""
-    cluster.helm("upgrade", "--install", RELEASE, str(chart), "-n", SYSTEM, "--wait", "--timeout", "6m", *IMAGE_VALUES)
+    cluster.helm(*upgrade_arguments(chart))
 
 
 def webhook_answer(cluster: Cluster) -> str:

@@ -8,6 +8,10 @@ exclusive binaries "$0" "$@"
 P=k8s.io/component-base/version
 # kubeadm and kind read the version; without -X it is v0.0.0-master
 FLAGS="-s -w -X $P.gitVersion=$KUBERNETES_VERSION -X $P.gitMajor=1 -X $P.gitMinor=34 -X $P.gitTreeState=clean"
+# helm without a cluster (template, lint) takes Kubernetes for v1.20 unless told otherwise, too old for our chart
+H=helm.sh/helm/v3
+HELM_FLAGS="-X $H/internal/version.version=$(grep -F $'\t'"$H " "$KIND_DIR/mods/go.mod" | cut -d' ' -f2)"
+for package in pkg/chartutil pkg/lint/rules; do HELM_FLAGS+=" -X $H/$package.k8sVersionMajor=1 -X $H/$package.k8sVersionMinor=34"; done
 TABLE="kind sigs.k8s.io/kind
 kubectl k8s.io/kubernetes/cmd/kubectl
 helm helm.sh/helm/v3/cmd/helm
@@ -34,12 +38,13 @@ check_go() {
 }
 
 build() { # NAME PACKAGE
-  local name=$1 key
-  key=$(digest "$KIND_DIR"/mods/{,*/}*.*)-$(sha256sum <<<"$2 $FLAGS" | cut -c1-8)
+  local name=$1 flags=$FLAGS key
+  [ "$name" != helm ] || flags+=" $HELM_FLAGS"
+  key=$(digest "$KIND_DIR"/mods/{,*/}*.*)-$(sha256sum <<<"$2 $flags" | cut -c1-8)
   [ ! -x "$BIN/$name" ] || [ "$(cat "$BIN/.$name.key" 2>/dev/null)" != "$key" ] || return 0
   check_go
   rm -f "$BIN/.$name.key"
-  logged "go build $name" "build-$name.log" go build -C "$KIND_DIR/mods" -ldflags "$FLAGS" -o "$BIN/.$name.part" "$2"
+  logged "go build $name" "build-$name.log" go build -C "$KIND_DIR/mods" -ldflags "$flags" -o "$BIN/.$name.part" "$2"
   mv "$BIN/.$name.part" "$BIN/$name"
   echo "$key" >"$BIN/.$name.key"
 }

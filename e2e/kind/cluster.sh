@@ -127,7 +127,7 @@ up() {
   local free_gib
   bash "$KIND_DIR/docker.sh"
   use_docker
-  bash "$KIND_DIR/binaries.sh" kind kubectl
+  bash "$KIND_DIR/binaries.sh" kind kubectl helm
   if healthy || { containers_run && write_kubeconfig && healthy_soon; }; then
     step "cluster $CLUSTER is healthy: kept"
   else
