@@ -130,6 +130,14 @@ def test_a_request_is_expected_to_use_what_those_that_lasted_longer_used(
     assert left_ms <= wait(ledger, "r", now_ms=now_ms) <= 1.25 * (left_ms + 100)
 
 
+def test_one_slow_request_moves_the_averages_by_a_tenth() -> None:
+    pace = Pace()
+    for factor in (1, 2):
+        done = Progress(generated_tokens=101, decode_ms=1000 * factor)
+        pace = pace.after(first_token_ms=500 * factor, progress=done, output_tokens=101)
+    assert (pace.first_token_ms, pace.ms_per_token) == (550.0, 11.0)
+
+
 def test_what_was_used_long_ago_is_forgotten() -> None:
     pace = Pace()
     for tokens in (100, *(20,) * 32):
