@@ -67,11 +67,15 @@ class Client:
 
 
 def clients(mix: str, number: int, draw: random.Random) -> list[Client]:
-    """``equal``: 500 + 500 tokens, all used. ``mixed``: short and long ones, which end when they like."""
+    """``equal``: 500 + 500 tokens, all used. ``mixed``: short and long ones, which end when they like. ``long``: after
+    a first third that ends early, requests for much that use all of it."""
     made = []
     for index in range(number):
         if mix == "equal":
             prompt, most, used = 500, 500, 500
+        elif mix == "long":
+            prompt, most = 64, 1024
+            used = draw.randint(20, 200) if index < number // 3 else most
         else:
             prompt = draw.choice((64, 256, 512, 2048))
             most = draw.choice((64, 256, 1024))
@@ -174,7 +178,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
-    for mix in ("equal", "mixed"):
+    for mix in ("equal", "mixed", "long"):
         for load in LOADS:
             runs = [asdict(simulate(load, mix, options.requests, seed)) for seed in range(options.seeds)]
             rows.append({k: runs[0][k] if k == "mix" else statistics.median(r[k] for r in runs) for k in runs[0]})

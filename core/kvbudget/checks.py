@@ -12,6 +12,7 @@ from kvbudget.api import GPUClass, LLMService, unsupported
 from kvbudget.budget import Budget
 from kvbudget.errors import Problem
 from kvbudget.facts import SERVED_KV, SERVED_WEIGHTS, Facts, gather, length_limit
+from kvbudget.gpu import did_you_mean
 from kvbudget.plan import Plan, make_plan
 from kvbudget.remedies import Remedy
 from kvbudget.sizing import Sizing, size
@@ -63,8 +64,10 @@ _LIMITS = ("spec.admission.maxInputTokens", "spec.admission.maxOutputTokens", "s
 
 def _gpu_class(facts: Facts) -> Iterator[Problem]:
     if facts.gpu_class is None:
-        reason = f"GPUClass {facts.service.spec.gpu.class_} does not exist; create it, or name one that does"
-        yield Problem("spec.gpu.class", f"{reason} (kubectl get gpuclasses)", "UnknownGPUClass")
+        name = facts.service.spec.gpu.class_
+        fix = "create it, or name one that does (kubectl get gpuclasses)"
+        reason = "; ".join(filter(None, (f"GPUClass {name} does not exist", fix, did_you_mean(name))))
+        yield Problem("spec.gpu.class", reason, "UnknownGPUClass")
 
 
 def _shape(facts: Facts) -> Iterator[Problem]:
@@ -172,8 +175,11 @@ def evaluate(
             notes.append(problem)
         else:
             (passed if _unchanged((problem.path,), dumps) else errors).append(problem)
+    refused = {problem.path for problem in errors}
     for check in ERROR_CHECKS:
-        (passed if _unchanged(check.reads, dumps) else errors).extend(check.find(facts))
+        # A value that is not served at all is not also said to be a wrong one of its kind.
+        found_now = [problem for problem in check.find(facts) if problem.path not in refused]
+        (passed if _unchanged(check.reads, dumps) else errors).extend(found_now)
     too_small, found = fit.problem(facts, apply=apply)
     if too_small is not None:
         (passed if _unchanged(_BUDGET, dumps) else errors).append(too_small)

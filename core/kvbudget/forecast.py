@@ -2,14 +2,16 @@
 
 Every live request is expected to end after ``time to its first token + remaining output tokens × milliseconds per
 token``. Sorted by that time, their pages are added up until they cover what is missing; the time of the last one needed
-is the forecast. What nobody knows is how many of its reserved tokens a request will use, so they are scaled by the
-share that finished requests used. The two times are kept apart: a request that waited long for its first token is not
-slow afterwards.
+is the forecast. What nobody knows is how many of its reserved tokens a request will use: as great a share as those
+finished requests used, in the mean, that used more than it has used by now. The two times are kept apart: a request
+that waited long for its first token is not slow afterwards.
 
 >>> done = Progress(generated_tokens=200, decode_ms=3980)
 >>> pace = Pace().after(first_token_ms=1000, progress=done, output_tokens=400)
->>> pace.first_token_ms, pace.ms_per_token, pace.used_share
-(1000.0, 20.0, 0.5)
+>>> pace.first_token_ms, pace.ms_per_token, pace.used_shares
+(1000.0, 20.0, (0.5,))
+>>> pace.used_share(0.4), pace.used_share(0.5)  # none has used more: then all of it
+(0.5, 1.0)
 >>> pace.end_ms(age_ms=600, output_tokens=100, progress=Progress())  # 400 ms to the first token, then 49 more
 1380
 >>> live = [Live(pages=4, end_ms=900), Live(pages=10, end_ms=2000)]
@@ -30,7 +32,9 @@ _PRIOR_MS_PER_TOKEN = 50.0
 """Pace until the first request has told the real one; a forecast still depends on what is running."""
 _NEWEST_WEIGHT = 0.1
 _AVERAGE_WEIGHT_TOKENS = 8
-_OUTLIVED = 1.25
+_SHARES = 32
+"""Finished requests whose use is remembered."""
+_OVERDUE = 1.25
 _JITTER_SHARE = 4
 """A forecast is spread over the quarter above it, so that clients refused together do not come back together."""
 
@@ -61,12 +65,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Moving averages over finished requests: time from the grant to the first token, time per token after it, and the
-    share of the reserved output tokens that was used. ``None`` and 1 until the first one ends."""
+    """Moving averages over finished requests: time from the grant to the first token, and time per token after it, None
+    until the first one ends. ``used_shares``: of the reserved output tokens, what each of the last ones used."""
 
     first_token_ms: float | None = None
     ms_per_token: float | None = None
-    used_share: float = 1.0
+    used_shares: tuple[float, ...] = ()
 
     def after(self, *, first_token_ms: int, progress: Progress, output_tokens: int) -> "Pace":
         """The averages with one more finished request, which has generated at least one token."""
@@ -74,22 +78,27 @@ class Pace:
         return Pace(
             _moved(self.first_token_ms, first_token_ms),
             self.ms_per_token if own is None else _moved(self.ms_per_token, own),
-            progress.generated_tokens / output_tokens
-            if self.first_token_ms is None
-            else _moved(self.used_share, progress.generated_tokens / output_tokens),
+            (*self.used_shares, min(progress.generated_tokens / output_tokens, 1.0))[-_SHARES:],
         )
+
+    def used_share(self, generated_share: float = 0.0) -> float:
+        """Share of its output tokens that a request is expected to use which has used ``generated_share`` so far: the
+        mean of the last finished ones that used more. Where there is none, all of it."""
+        longer = [share for share in self.used_shares if share > generated_share]
+        return sum(longer) / len(longer) if longer else 1.0
 
     def end_ms(self, *, age_ms: int, output_tokens: int, progress: Progress) -> int:
         """Expected milliseconds until a request ends that was granted ``age_ms`` ago; at least one token's time.
 
-        One that has outlived an expectation is expected to need a quarter more than it has needed so far."""
+        One that has waited longer for its first token than expected is expected to wait a quarter more than so far."""
         pace = self._pace_of(progress)
         generated = progress.generated_tokens
-        expected = min(max(ceil(output_tokens * self.used_share), ceil(generated * _OUTLIVED), 1), output_tokens)
+        share = self.used_share(generated / output_tokens)
+        expected = min(max(ceil(output_tokens * share), generated, 1), output_tokens)
         left_ms = pace * (expected - generated)
         if not generated:
             first_ms = _PRIOR_MS_PER_TOKEN if self.first_token_ms is None else self.first_token_ms
-            left_ms += max(first_ms, age_ms * _OUTLIVED) - age_ms - pace
+            left_ms += max(first_ms, age_ms * _OVERDUE) - age_ms - pace
         return max(ceil(left_ms), ceil(pace))
 
     def _pace_of(self, progress: Progress) -> float:

@@ -4,7 +4,6 @@ The catalogue is for the command line alone, so that a file with one LLMService 
 cluster only GPUClass objects count, and one in the file wins over the catalogue.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final, Literal
@@ -169,7 +168,9 @@ def lookup(name: str) -> CatalogueEntry | Problem:
     plain, _, profile = _plain(name).partition("-mig-")
     found = _NAMES.get(plain)
     if found is None:
-        return Problem("spec.gpu.class", f"there is no GPU type {name}{_nearest(plain, _NAMES)}", "ClassUnknown")
+        return Problem(
+            "spec.gpu.class", f"there is no GPU type {name}; {did_you_mean(name) or _LISTED}", "ClassUnknown"
+        )
     if not profile:
         return CATALOGUE[found]
     profiles = dict(ROWS[found].mig)
@@ -189,6 +190,9 @@ def lookup(name: str) -> CatalogueEntry | Problem:
     )
 
 
+_LISTED: Final = "`kvbudget gpus` lists them"
+
+
 def _plain(name: str) -> str:
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
@@ -196,8 +200,25 @@ def _plain(name: str) -> str:
 _NAMES: Final[dict[str, str]] = {_plain(alias): name for name, row in ROWS.items() for alias in (name, *row.aliases)}
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = list(dict.fromkeys(_NAMES[n] for n in get_close_matches(name, list(names), n=5, cutoff=0.5)))[:3]
-    if not near:
-        return "; `kvbudget gpus` lists them"
-    return f"; did you mean {', '.join(near[:-1])} or {near[-1]}?" if near[1:] else f"; did you mean {near[0]}?"
+def nearest(name: str) -> tuple[str, ...]:
+    """Names of the catalogue that may be meant: the one of which ``name`` is another name, else up to three alike.
+
+    >>> nearest("L4"), nearest("h100-80g")[0], nearest("zzzzzz")
+    (('l4-24gb',), 'h100-80gb', ())
+    """
+    plain = _plain(name).partition("-mig-")[0]
+    if plain in _NAMES:
+        return (_NAMES[plain],)
+    return tuple(dict.fromkeys(_NAMES[n] for n in get_close_matches(plain, list(_NAMES), n=5, cutoff=0.5)))[:3]
+
+
+def did_you_mean(name: str) -> str:
+    """The question, or an empty text where nothing is near or ``name`` is right itself.
+
+    >>> did_you_mean("l4"), did_you_mean("l4-24gb")
+    ('did you mean l4-24gb?', '')
+    """
+    near = nearest(name)
+    if not near or name in near:
+        return ""
+    return f"did you mean {', '.join(near[:-1])} or {near[-1]}?" if near[1:] else f"did you mean {near[0]}?"

@@ -214,7 +214,7 @@ def _container(service: LLMService, plan: Plan, extra: PodTemplate, worker: Work
             "capabilities": {"drop": ["ALL"]},
         },
         "terminationMessagePath": _TERMINATION_LOG,
-        # A worker that cannot start says why in its last lines; the status then repeats them.
+        # A worker that cannot start says why there; one that was killed leaves only its log's last lines.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "startupProbe": _probe("/ready", period=2, failures=START_SECONDS // 2),

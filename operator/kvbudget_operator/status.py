@@ -16,7 +16,7 @@ from kvbudget.quantity import format_bytes
 from kvbudget_operator import names
 from kvbudget_operator.gather import Snapshot
 from kvbudget_operator.observe import Observation, is_driver
-from kvbudget_operator.pods import is_leaving, is_ready, trouble
+from kvbudget_operator.pods import Trouble, is_leaving, is_ready, trouble
 from kvbudget_operator.reconcile import Actions
 
 DECISIONS = 5
@@ -179,14 +179,20 @@ def _available(snapshot: Snapshot, actions: Actions) -> _State:
         return True, "WorkersReady", f"{ready} of {actions.replicas} workers ready"
     if actions.replicas == 0 and snapshot.deployment is not None:
         return True, "ScaledToZero", "no worker wanted"
-    return False, "NoReadyWorkers", f"0 of {actions.replicas} workers ready{_why(snapshot)}"
+    return False, "NoReadyWorkers", f"0 of {actions.replicas} workers ready{_why(snapshot, full=True)}"
 
 
-def _why(snapshot: Snapshot) -> str:
-    for pod in sorted(snapshot.pods, key=lambda pod: str(pod["metadata"]["name"])):
-        reason = None if is_leaving(pod) or is_ready(pod) else trouble(pod)
-        if reason:
-            return f"; pod {pod['metadata']['name']}: {reason}"
+def _troubles(snapshot: Snapshot) -> list[tuple[str, Trouble | None]]:
+    """Each pod that is to become ready and is not, by name, and what is known of why."""
+    pods = [pod for pod in snapshot.pods if not is_leaving(pod) and not is_ready(pod)]
+    return sorted(((str(pod["metadata"]["name"]), trouble(pod)) for pod in pods), key=lambda found: found[0])
+
+
+def _why(snapshot: Snapshot, *, full: bool) -> str:
+    """The first trouble; its detail may be long, and stands where ``full``: in Available and Ready."""
+    for name, found in _troubles(snapshot):
+        if found:
+            return f"; pod {name}: {found if full else found.reason}"
     return ""
 
 
@@ -203,7 +209,9 @@ def _progressing(snapshot: Snapshot, actions: Actions, outcome: Outcome) -> _Sta
     is_current = live.get("observedGeneration", 0) >= deployment["metadata"]["generation"] and not outcome.writes
     if is_current and updated == ready == total == actions.replicas:
         return False, "Stable", f"{ready} of {actions.replicas} workers ready on plan {snapshot.plan_hash}"
-    message = f"{ready} of {actions.replicas} workers ready, {updated} on the latest revision{_why(snapshot)}"
+    message = (
+        f"{ready} of {actions.replicas} workers ready, {updated} on the latest revision{_why(snapshot, full=False)}"
+    )
     if is_current and _deadline_passed(live):
         return False, "ProgressDeadlineExceeded", message
     return True, "RollingOut", message
@@ -242,5 +250,8 @@ def _degraded(snapshot: Snapshot, actions: Actions, outcome: Outcome, mismatch: 
     if mismatch is not None:
         return True, mismatch.reason, mismatch.message
     if _deadline_passed((snapshot.deployment or {}).get("status") or {}):
-        return True, "ProgressDeadlineExceeded", f"workers do not become ready{_why(snapshot)}"
+        return True, "ProgressDeadlineExceeded", f"workers do not become ready{_why(snapshot, full=False)}"
+    troubles = _troubles(snapshot)
+    if troubles and all(found for _, found in troubles) and not any(is_ready(pod) for pod in snapshot.pods):
+        return True, "WorkersCannotStart", f"no worker becomes ready{_why(snapshot, full=False)}"
     return False, "AsExpected", ""

@@ -21,7 +21,7 @@ USAGE = {
     "no model and no file": (("plan",), "MODEL: is missing"),
     "no gpu": (QWEN, "--gpu: is missing"),
     "unknown model": (("plan", "Qwen/Qwen3-8b-x", "--gpu", "l4"), "did you mean Qwen/Qwen3-8B"),
-    "unknown model, nothing near": (("explain", "zzzzzz"), "`kvbudget models` lists the names"),
+    "unknown model, nothing near": (("explain", "zzzzzz"), "`kvbudget models` lists the names. Else give"),
     "ambiguous model": (("explain", "SmolLM2-135M-instruct"), "give the whole name"),
     "unknown gpu": ((*QWEN, "--gpu", "h100-80g"), "did you mean h100-80gb"),
     "unknown MIG profile": ((*QWEN, "--gpu", "h100-80gb-mig-9g.1gb"), "has no MIG profile 9g.1gb; it has 1g.10gb"),

@@ -54,7 +54,7 @@ def test_a_class_may_be_in_another_file_and_an_unknown_one_has_near_names(
     write([gpu_class], "a/class.yaml")
     (problem,) = data("lint", "lint", "-f", str(folder))["problems"]
     assert problem["check"] == "UnknownGPUClass"
-    assert "did you mean h100-80gb" in problem["message"]
+    assert "use one of the catalogue's: h100-80gb" in problem["message"]
 
 
 def test_memory_as_the_box_says_it_is_a_warning(data: Data, write: Write, gpu_class: dict[str, Any]) -> None:

@@ -145,13 +145,27 @@ def test_config_json_gives_a_service_its_shape(
     assert "2 layers, hidden 64, 4 heads of 16, 4 KV heads (MHA)" in result.output
 
 
-def test_an_unknown_class_lists_the_catalogue(
+@pytest.mark.parametrize(
+    ("name", "near"), [("l4", "l4-24gb"), ("h100-80g", "h100-80gb"), ("zzzzzz", "`kvbudget gpus` lists them")]
+)
+def test_an_unknown_class_in_files_has_near_ones_of_the_catalogue(
+    write: Callable[..., str], changed: Changed, service_manifest: dict[str, Any], name: str, near: str
+) -> None:
+    result = run("plan", "-f", write([changed(service_manifest, {"spec.gpu.class": name})]))
+    assert result.exit_code == 1
+    told = " ".join(result.output.split())
+    fix = "add the GPUClass with another -f, or use one of the catalogue's"
+    assert f"GPUClass {name} is in none of the files; {fix}: {near}" in told
+    assert "kubectl" not in told.partition("in none of the files")[2][:120]
+
+
+def test_a_manifest_as_model_whose_class_is_elsewhere_says_how(
     write: Callable[..., str], changed: Changed, service_manifest: dict[str, Any]
 ) -> None:
-    result = run("plan", "-f", write([changed(service_manifest, {"spec.gpu.class": "nope"})]))
-    assert result.exit_code == 1
-    assert "GPUClass nope does not exist" in result.output
-    assert "h100-80gb" in result.output
+    result = run("plan", write([changed(service_manifest, {"spec.gpu.class": "demo-gpu"})]))
+    assert result.exit_code == 2
+    assert "the manifest's class demo-gpu is in another file" in result.output
+    assert "kvbudget plan -f FILE -f gpuclass.yaml" in result.output
 
 
 def test_crd_prints_what_the_api_server_takes() -> None:

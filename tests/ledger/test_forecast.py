@@ -3,7 +3,7 @@
 import pytest
 
 from kvbudget.contract import MAX_RETRY_AFTER_MS
-from kvbudget.forecast import jittered
+from kvbudget.forecast import Pace, Progress, jittered
 from kvbudget.ledger import Reject, TokenLedger
 
 
@@ -100,15 +100,49 @@ def test_two_slow_tokens_do_not_outweigh_what_finished_requests_showed() -> None
     assert waits[1] > 30_000
 
 
-def test_a_request_that_outlives_the_expectation_is_expected_to_go_on() -> None:
+@pytest.mark.parametrize(
+    ("used", "generated", "expected"),
+    [
+        ((), 41, 100),
+        ((20, 20, 80, 60), 10, 45),
+        ((20, 20, 80, 60), 41, 70),
+        ((20, 20, 80, 60), 60, 80),
+        ((20, 20, 80, 60), 80, 100),
+        ((20, 100), 41, 100),
+    ],
+    ids=["none ended", "all used more", "two used more", "one used more", "outlived all", "as the long ones"],
+)
+def test_a_request_is_expected_to_use_what_those_that_lasted_longer_used(
+    used: tuple[int, ...], generated: int, expected: int
+) -> None:
+    """100 ms a token; whoever has outlived every finished request is expected to use all that it reserved."""
     ledger = TokenLedger(10, 16)
-    ledger.reserve("done", prompt_tokens=60, output_tokens=100, now_ms=0)
-    ledger.progress("done", 1, now_ms=0)
-    ledger.settle("done")  # 1 % used
+    for tokens in used:
+        ledger.reserve("done", prompt_tokens=60, output_tokens=100, now_ms=0)
+        ledger.progress("done", 1, now_ms=0)
+        ledger.progress("done", tokens, now_ms=(tokens - 1) * 100)
+        ledger.settle("done")
     ledger.reserve("live", prompt_tokens=60, output_tokens=100, now_ms=0)
     ledger.progress("live", 1, now_ms=0)
-    ledger.progress("live", 41, now_ms=4000)
-    assert 10 * 100 <= wait(ledger, "r", now_ms=4000) <= 1.25 * 11 * 100
+    now_ms = (generated - 1) * 100
+    ledger.progress("live", generated, now_ms=now_ms)
+    left_ms = (expected - generated) * 100
+    assert left_ms <= wait(ledger, "r", now_ms=now_ms) <= 1.25 * (left_ms + 100)
+
+
+def test_one_slow_request_moves_the_averages_by_a_tenth() -> None:
+    pace = Pace()
+    for factor in (1, 2):
+        done = Progress(generated_tokens=101, decode_ms=1000 * factor)
+        pace = pace.after(first_token_ms=500 * factor, progress=done, output_tokens=101)
+    assert (pace.first_token_ms, pace.ms_per_token) == (550.0, 11.0)
+
+
+def test_what_was_used_long_ago_is_forgotten() -> None:
+    pace = Pace()
+    for tokens in (100, *(20,) * 32):
+        pace = pace.after(first_token_ms=1, progress=Progress(generated_tokens=tokens), output_tokens=100)
+    assert pace.used_share() == pytest.approx(0.2)
 
 
 def test_it_falls_as_time_goes_by() -> None:

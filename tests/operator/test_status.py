@@ -12,6 +12,7 @@ from kvbudget.scaling import Decision
 from kvbudget_operator import observe, status
 from kvbudget_operator.gather import Snapshot
 from kvbudget_operator.observe import Observation
+from kvbudget_operator.pods import is_starting
 from kvbudget_operator.reconcile import decide
 from kvbudget_operator.scrape import Reading
 from kvbudget_operator.status import Outcome
@@ -154,6 +155,62 @@ def test_a_pod_that_cannot_start_says_why() -> None:
     available = conditions.find(build(replace(seen, pods=(unscheduled,))).conditions, "Available")
     assert available is not None
     assert "Unschedulable: 0/3 nodes" in available.message
+
+
+WRONG_PATH = "/models/x: does not exist: check spec.model.source"
+TAIL = f"error: of the run before\n2026 INFO loading\nerror: {WRONG_PATH}\nlogging: done\n"
+ENDED = {"terminated": {"exitCode": 1, "reason": "Error", "message": f"error: {WRONG_PATH}"}}
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+
+
+@pytest.mark.parametrize(
+    ("state", "last_state", "told"),
+    [
+        (BACK_OFF, ENDED, f"CrashLoopBackOff: exit code 1, {WRONG_PATH}"),
+        ({"running": {}}, ENDED, f"Crashed: exit code 1, {WRONG_PATH}"),
+        (ENDED, {}, f"Crashed: exit code 1, {WRONG_PATH}"),
+        (ENDED, {"terminated": {"exitCode": 9, "message": "older"}}, f"Crashed: exit code 1, {WRONG_PATH}"),
+        ({"waiting": {"reason": "ContainerCreating"}}, ENDED, f"Crashed: exit code 1, {WRONG_PATH}"),
+        (BACK_OFF, {"terminated": {"exitCode": 1, "message": TAIL}}, f"CrashLoopBackOff: exit code 1, {WRONG_PATH}"),
+        (
+            BACK_OFF,
+            {"terminated": {"exitCode": 127, "message": "starting\nsh: python: not found\n"}},
+            "CrashLoopBackOff: exit code 127, sh: python: not found",
+        ),
+        (
+            {"running": {}},
+            {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+            "Crashed: exit code 137, OOMKilled",
+        ),
+        (
+            {"waiting": {"reason": "ErrImageNeverPull", "message": 'image "x" is not present'}},
+            {},
+            'ErrImageNeverPull: image "x" is not present',
+        ),
+    ],
+    ids=["waits", "runs again", "stands", "the newest", "made again", "log tail", "no error line", "killed", "image"],
+)
+def test_the_cause_is_told_through_the_whole_crash_loop(state: Object, last_state: Object, told: str) -> None:
+    broken = worker(ready=False, containerStatuses=[{"name": "worker", "state": state, "lastState": last_state}])
+    built = build(replace(deployed(snapshot(), readyReplicas=0), pods=(broken,)))
+    messages = {each.type: each.message for each in built.conditions}
+    assert messages["Ready"] == messages["Available"] == f"0 of 2 workers ready; pod chat-a: {told}"
+    reason, _, detail = told.partition(": ")
+    assert states(built)["Degraded"] == ("True", "WorkersCannotStart")
+    for short in (messages["Degraded"], messages["Progressing"]):
+        assert short.endswith(f"; pod chat-a: {reason}")
+        assert detail not in short
+
+
+def test_a_crash_of_the_past_is_no_trouble_of_others() -> None:
+    """Neither a drained container that runs again, nor a worker beside one that starts or serves, degrades."""
+    status_of = {"name": "worker", "state": {"running": {}}}
+    drained = worker(ready=False, containerStatuses=[{**status_of, "lastState": {"terminated": {"exitCode": 0}}}])
+    crashed = worker("chat-b", ready=False, containerStatuses=[{**status_of, "lastState": ENDED}])
+    seen = deployed(snapshot(), readyReplicas=0)
+    for pods in ((drained,), (crashed, drained), (crashed, worker("chat-c"))):
+        assert states(build(replace(seen, pods=pods)))["Degraded"] == ("False", "AsExpected")
+    assert is_starting(crashed), "it loads again: scaling waits for it"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from kvbudget.errors import InputError
+from kvbudget.plan import Plan
+from kvbudget_worker import __main__ as worker_main
+from kvbudget_worker import lastwords
 from kvbudget_worker.server import bind, read_plan
 from kvbudget_worker.settings import Settings
 from support.scripted import make_plan
@@ -59,6 +62,41 @@ def test_missing_weights(tmp_path: Path) -> None:
     code, error = run({"KVBUDGET_PLAN": str(tmp_path / "plan.json"), "KVBUDGET_DEVICE": "cpu"})
     assert code == 1
     assert str(tmp_path / "nothing") in error
+
+
+@pytest.mark.parametrize(
+    ("problem", "left"),
+    [
+        (InputError("plan", "is\nno Plan"), "error: plan: is no Plan"),
+        (RuntimeError("out of\nmemory"), "error: RuntimeError: out of memory"),
+        (InputError("plan", "x" * 9000), f"error: plan: {'x' * 987}"),
+    ],
+    ids=["a user's", "any other", "long"],
+)
+def test_what_ends_the_start_is_left_in_the_termination_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, left: str
+) -> None:
+    def fail(path: str) -> Plan:
+        raise problem
+
+    note = tmp_path / "termination-log"
+    note.write_text("requests cut off by the drain: 12, and much more of a life before" * 20)
+    monkeypatch.setenv("KVBUDGET_TERMINATION_LOG", str(note))
+    monkeypatch.setattr(worker_main, "read_plan", fail)
+    if isinstance(problem, InputError):
+        assert worker_main.main() == 1
+    else:
+        with pytest.raises(RuntimeError):
+            worker_main.main()
+    assert note.read_text() == left
+
+
+@pytest.mark.parametrize("path", [None, "", "/nowhere/log"])
+def test_no_termination_log_is_no_error(monkeypatch: pytest.MonkeyPatch, path: str | None) -> None:
+    monkeypatch.delenv("KVBUDGET_TERMINATION_LOG", raising=False)
+    if path is not None:
+        monkeypatch.setenv("KVBUDGET_TERMINATION_LOG", path)
+    lastwords.leave("error: x")
 
 
 @pytest.mark.slow

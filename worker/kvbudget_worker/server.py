@@ -27,6 +27,7 @@ from kvbudget_worker.engine import Engine, StepRunner
 from kvbudget_worker.http.app import build_app
 from kvbudget_worker.http.connection import DEFAULT_PATIENCE, BoundedConnection, Patience
 from kvbudget_worker.http.service import Service
+from kvbudget_worker.lastwords import leave
 from kvbudget_worker.lifecycle import Lifecycle
 from kvbudget_worker.tokenizer import Tokenizer
 
@@ -66,17 +67,6 @@ def bind(host: str, port: int) -> socket.socket:
         raise InputError(contract.ENV_HOST, f"cannot listen on {host} port {port}: {error.strerror}") from None
     sock.set_inheritable(True)
     return sock
-
-
-def _leave_note(aborted: int) -> None:
-    """Tells the operator, by the pod's status, how many requests the drain cut off."""
-    path = os.environ.get(contract.ENV_TERMINATION_LOG)
-    if aborted and path:
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(f"{contract.DRAIN_ABORTED_NOTE}{aborted}")
-        except OSError as error:
-            log.warning("the note about cut-off requests is lost: %s", error)
 
 
 class _Server(uvicorn.Server):
@@ -132,7 +122,8 @@ class Worker:
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
                 aborted = await self._lifecycle.drain(self._plan.drain_timeout_seconds, self._service.observer)
-                _leave_note(aborted)
+                if aborted:
+                    leave(f"{contract.DRAIN_ABORTED_NOTE}{aborted}")
         finally:
             self._server.should_exit = True
             await serving

@@ -62,7 +62,7 @@ def known_name(wanted: str) -> str:
     names = known_names()
     short = {n.rpartition("/")[2].lower(): n for n in names} | {n.lower(): n for n in names}
     near = list(dict.fromkeys(short[n] for n in difflib.get_close_matches(wanted.lower(), short, n=5, cutoff=0.5)))[:3]
-    hint = f"did you mean {', '.join(near)}?" if near else "`kvbudget models` lists the names"
+    hint = f"did you mean {', '.join(near)}?" if near else "`kvbudget models` lists the names."
     reason = f"{wanted[:80]!r} is neither a file nor a model that is known by name; {hint}"
     raise InputError("MODEL", f"{reason} Else give its folder, config.json or .gguf file")
 

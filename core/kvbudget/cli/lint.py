@@ -13,6 +13,7 @@ from kvbudget.checks import evaluate
 from kvbudget.cli.codes import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_FITS
 from kvbudget.cli.output import output_option, print_data, print_text
 from kvbudget.cli.reading import read_text
+from kvbudget.cli.services import without_cluster
 from kvbudget.errors import InputError, ObjectError, Problem
 from kvbudget.gpu import CATALOGUE, CatalogueEntry, lookup
 from kvbudget.manifests import numbered_manifests
@@ -136,7 +137,7 @@ def _findings(ours: list[Found]) -> Iterator[Finding]:
     for one, service in services:
         verdict = evaluate(service, _class_of(service, classes), apply=True)
         for problem in verdict.errors:
-            yield Finding(one, "error", _with_nearest(problem, service))
+            yield Finding(one, "error", without_cluster(problem, service))
         for problem in verdict.warnings:
             yield Finding(one, "warning", problem)
 
@@ -145,15 +146,6 @@ def _class_of(service: LLMService, classes: dict[str, GPUClass]) -> GPUClass | N
     name = service.spec.gpu.class_
     entry = CATALOGUE.get(name)
     return classes.get(name) or (None if entry is None else parse_gpu_class(entry.manifest(name)))
-
-
-def _with_nearest(problem: Problem, service: LLMService) -> Problem:
-    if problem.check != "UnknownGPUClass":
-        return problem
-    near = lookup(service.spec.gpu.class_)
-    hint = next((n for n, entry in CATALOGUE.items() if entry is near), None)
-    text = near.message if isinstance(near, Problem) else f"in the catalogue it is called {hint}"
-    return Problem(problem.path, f"{problem.message}; {text}", problem.check)
 
 
 def _class_warnings(gpu_class: GPUClass) -> Iterator[Problem]:

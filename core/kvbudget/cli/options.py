@@ -11,7 +11,8 @@ import click
 from kvbudget.api import GPUClass, LLMService
 from kvbudget.cli.inputs import Model, device_named
 from kvbudget.engines import KVFormat, Settings
-from kvbudget.errors import InputError
+from kvbudget.errors import InputError, Problem
+from kvbudget.gpu import lookup
 from kvbudget.planner.question import Question
 from kvbudget.planner.weightformats import FORMATS, stored_as
 
@@ -184,6 +185,9 @@ def question_of(
     if given["kv_precision"]:
         told = replace(told, kv_format=one("--kv-precision", given["kv_precision"]))
     stored = given["weight_precision"]
+    if not given["gpu"] and gpu not in classes and isinstance(lookup(gpu), Problem):
+        fix = "add its file with -f, as in: kvbudget plan -f FILE -f gpuclass.yaml"
+        raise InputError("MODEL", f"the manifest's class {gpu} is in another file; {fix}")
     return Question(
         model=model.name,
         shape=model.shape if stored is None else stored_as(model.shape, stored),

@@ -9,7 +9,7 @@ from kvbudget.cli.output import print_data, print_text
 from kvbudget.cli.reading import Documents, class_named, naming, read_documents, read_text
 from kvbudget.errors import InputError, Problem
 from kvbudget.explain import as_json, explain
-from kvbudget.gpu import CATALOGUE
+from kvbudget.gpu import nearest
 from kvbudget.shape import ModelShape, from_config_text
 
 Judged = tuple[Verdict, LLMService, GPUClass | None]
@@ -56,9 +56,18 @@ def _judged(path: str, manifest: dict[str, Any], documents: Documents) -> Judged
     gpu_class = class_named(service.spec.gpu.class_, documents)
     verdict = evaluate(service, gpu_class, apply=False)
     if gpu_class is None:
-        hint = f"put the GPUClass into a file, or use a class of the catalogue: {', '.join(CATALOGUE)}"
-        verdict = replace(verdict, notes=(*verdict.notes, Problem("spec.gpu.class", hint, "Catalogue")))
+        verdict = replace(verdict, errors=tuple(without_cluster(problem, service) for problem in verdict.errors))
     return verdict, service, gpu_class
+
+
+def without_cluster(problem: Problem, service: LLMService) -> Problem:
+    """The problem as one who has only files can mend it."""
+    if problem.check != "UnknownGPUClass":
+        return problem
+    name = service.spec.gpu.class_
+    near = ", ".join(nearest(name)) or "`kvbudget gpus` lists them"
+    fix = f"add the GPUClass with another -f, or use one of the catalogue's: {near}"
+    return Problem(problem.path, f"GPUClass {name} is in none of the files; {fix}", problem.check)
 
 
 def _with_shape(manifest: dict[str, Any], shape: ModelShape) -> dict[str, Any]:
