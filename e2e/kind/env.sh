@@ -39,6 +39,8 @@ end_daemon() { # SECONDS: ends our dockerd, with force where it has not ended by
     timeout "$1" tail --pid="$pid" -s 0.1 -f /dev/null || kill -KILL "$pid" 2>/dev/null || true
     timeout 10 tail --pid="$pid" -s 0.1 -f /dev/null || die "dockerd (process $pid) cannot be ended" "end it as root: kill -9 $pid"
   fi
+  # a dead containerd that nobody has reaped keeps its process id, and the next dockerd would wait for it
+  if ! daemon_rest | xargs -rI{} cat /proc/{}/comm 2>/dev/null | grep -x containerd >/dev/null; then rm -f "$exec_root/containerd/containerd.pid"; fi
   rm -f "$pidfile" "$own_socket"
 }
 
