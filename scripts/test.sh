@@ -4,6 +4,10 @@
 # tests come last.
 . "$(dirname "$0")/layers.sh"
 bash scripts/venv.sh
+# Triton's launcher is built for the image for GPUs: a C compiler, and the headers of the Python that runs
+need_commands cc=gcc cc=libc6-dev
+headers=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+[ -f "$headers/Python.h" ] || need_commands "no-python-headers=python3-dev"
 
 prepare() { bash scripts/ready.sh 2>&1 | sed -u 's/^/  cluster | /'; }
 beside prepare
